@@ -24,9 +24,9 @@ PYTEST := $(BIN)/python -m pytest
 CORES := $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)))')
 BESIDE_RAY := --numprocesses $(shell expr $(CORES) / 2 '|' 1) --maxprocesses 4 --dist worksteal
 
-# Rooms with tests on a cluster, and those with tests that are killed or damaged: others need not be collected there (a
-# test of the suite holds both lists).
-ON_RAY := tests/engine tests/cluster tests/docs tests/benchmarks/test_scripts.py tests/index/test_endpoint_vllm.py tests/own_system tests/systems/narrative
+# Rooms with tests on the session's cluster, and those with tests that are killed or damaged: others need not be collected
+# there (a test of the suite holds both lists).
+ON_RAY := tests/engine tests/docs tests/index/test_endpoint_vllm.py tests/own_system tests/systems/narrative
 KILLED := tests/engine tests/index/test_damage.py tests/run/test_directory.py tests/run/test_segments.py
 
 .PHONY: help setup demo demo-model test checks test-slow test-chaos lint types contracts unit unit-ray slow slow-ray \
@@ -82,10 +82,10 @@ unit-ray: setup ## Quick tests on a Ray cluster.
 test-slow: setup ## Longer tests, vLLM among them.
 	+$(SIDE_BY_SIDE) slow slow-ray
 
-slow: setup ## Longer tests without a cluster.
+slow: setup ## Longer tests, some with a Ray of their own.
 	TIER=slow $(PYTEST) $(BESIDE_RAY) -m "slow and not ray and not vllm"
 
-slow-ray: setup ## Longer tests on a Ray cluster.
+slow-ray: setup ## Longer tests on one Ray cluster, vLLM among them.
 	TIER=slow-ray $(PYTEST) -m "(slow and ray) or vllm" $(ON_RAY)
 
 test-chaos: setup ## Jobs whose driver, actors and nodes are killed; properties, eight times the examples; CHAOS=long: all of it.

@@ -97,21 +97,21 @@ def changed_overrides(home: str) -> list[str]:
 
 
 def change_prepare(home: str, n: int) -> None:
-    from kit.runs_here import index_stages
+    from kit.runs_here import index_here
 
     from kohaku_ray.config import load_config
 
-    index_stages(load_config("demo", text_files(home, n)), "first")
+    index_here(load_config("demo", text_files(home, n)))
     with Path(home, "docs", "r000000.md").open("a") as file:
         file.write("\n\nOne sentence more.\n")
 
 
 def change_work(home: str, n: int) -> dict[str, float]:
-    from kit.runs_here import index_stages
+    from kit.runs_here import index_here
 
     from kohaku_ray.config import load_config
 
-    spent = index_stages(load_config("demo", changed_overrides(home)), "second")
+    spent = index_here(load_config("demo", changed_overrides(home)))
     assert spent["n_encoded"] == 1, "one text is new"
     return {"parse_cpu_s": spent["parse_cpu_s"]}
 

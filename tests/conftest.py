@@ -61,6 +61,18 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
+def sample_here(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of the sample collection's index, built in this process: for tests with a Ray of their own."""
+    from kit.runs_here import index_here
+
+    from kohaku_ray.config import load_config
+
+    path = str(tmp_path_factory.mktemp("sample_here") / "index")
+    index_here(load_config("demo", [f"index.path={path}"]))
+    return path
+
+
+@pytest.fixture(scope="session")
 def s3_server() -> Iterator[FaultyS3]:
     """A local S3 server with a bucket."""
     pytest.importorskip("moto")

@@ -16,15 +16,15 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data" / "wattbot"
 
-slow, ray, data = pytest.mark.slow, pytest.mark.ray, pytest.mark.data
+slow, data = pytest.mark.slow, pytest.mark.data
 
 SCRIPTS = {
     "affinity": (["--simulate"], [slow]),
-    "batch": (["--lines", "8", "--seconds", "0.01"], [slow, ray]),
+    "batch": (["--lines", "8", "--seconds", "0.01"], [slow]),
     "decide": (["--subsamples", "1"], [slow, data]),
     "encoder_feed": (["--tokens", "2000", "--rates", "0", "--rounds", "1"], [slow]),
-    "endpoint": (["--texts", "64", "--delays", "0", "--rounds", "1"], [slow, ray]),
-    "flow": (["--questions", "4", "--members", "2", "--call-s", "0.01"], [slow, ray]),
+    "endpoint": (["--texts", "64", "--delays", "0", "--rounds", "1"], [slow]),
+    "flow": (["--questions", "4", "--members", "2", "--call-s", "0.01"], [slow]),
     "grammar": (["--vocabulary", "500", "--documents", "4"], [slow]),
     "growth": (["--divide", "20"], [slow]),
     "hybrid_speed": (["--paragraphs", "400", "--questions", "4", "--plain", "1", "--rounds", "1"], [slow]),
@@ -37,8 +37,8 @@ SCRIPTS = {
     "parse": (["--pages", "2", "--rounds", "1"], [slow]),
     "race": (["--orders", "2"], [slow, data]),
     "replay": (["--calls", "20", "--context-chars", "500", "--members", "2"], [slow]),
-    "retrieval": (["--config", "demo"], [slow, ray]),
-    "retrieval_speed": (["--config", "demo", "--rounds", "1"], [slow, ray]),
+    "retrieval": (["--config", "demo"], [slow]),
+    "retrieval_speed": (["--config", "demo", "--rounds", "1"], [slow]),
     "vote": (["--loop", "1"], [slow, data]),
 }
 """Arguments and marks by script."""

@@ -77,7 +77,6 @@ print(json.dumps(found), flush=True)
 PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
 
 
-@pytest.mark.ray
 @pytest.mark.slow
 def test_a_node_is_drained_as_the_page_says():
     [line] = re.findall(r"^ray drain-node .*", PAGE.read_text(), re.MULTILINE)

@@ -34,7 +34,6 @@ def slurm(tmp_path: Path, n_nodes: int, *command: str, started: int | None = Non
     return subprocess.run([str(SCRIPT), *command], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=500)
 
 
-@pytest.mark.ray
 @pytest.mark.slow
 def test_a_job_runs_on_all_of_its_nodes_with_a_token_of_its_own_and_ends_them(tmp_path, tiny_encoder):
     (tmp_path / "in").mkdir()
@@ -50,7 +49,6 @@ def test_a_job_runs_on_all_of_its_nodes_with_a_token_of_its_own_and_ends_them(tm
     assert (tmp_path / "index" / "manifest.json").is_file()
 
 
-@pytest.mark.ray
 @pytest.mark.slow
 def test_a_node_that_never_comes_is_counted_and_the_command_not_run(tmp_path):
     done = slurm(tmp_path, 2, "touch", "ran", started=1, NODES_WITHIN_S="10")

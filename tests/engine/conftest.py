@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from kit.runs_here import index_here
 
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.run.record.summary import AnswerSummary
@@ -21,13 +22,10 @@ def sample_index(cluster, tmp_path_factory) -> tuple[str, object]:
 
 
 @pytest.fixture(scope="session")
-def news_index(cluster, tiny_encoder, tmp_path_factory) -> str:
+def news_index(tiny_encoder, tmp_path_factory) -> str:
     """Path of the index of the news sample, for system hybrid, by an encoder that loads at once."""
-    from kohaku_ray.engine.jobs.index import run_index
-
     path = str(tmp_path_factory.mktemp("news") / "index")
-    overrides = [f"index.path={path}", f"index.encoder.model={tiny_encoder}", "index.encoders=1"]
-    run_index(load_config("hybrid", overrides))
+    index_here(load_config("hybrid", [f"index.path={path}", f"index.encoder.model={tiny_encoder}"]))
     return path
 
 

@@ -53,10 +53,9 @@ cluster.shutdown()
 """
 
 
-@pytest.mark.ray
 @pytest.mark.slow
-def test_coordinators_stand_on_the_group_that_the_configuration_names(tmp_path, sample_index):
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path), sample_index[0]]
+def test_coordinators_stand_on_the_group_that_the_configuration_names(tmp_path, sample_here):
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path), sample_here]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=own_ray.environment())
     assert done.returncode == 0, done.stderr[-3000:]
     by_default, by_group = json.loads(done.stdout.splitlines()[-1])

@@ -72,13 +72,12 @@ def _can_hide(tmp_path: Path) -> bool:
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
-@pytest.mark.ray
 @pytest.mark.slow
-def test_a_node_that_does_not_see_a_directory_is_named(tmp_path, sample_index):
+def test_a_node_that_does_not_see_a_directory_is_named(tmp_path, sample_here):
     if not _can_hide(tmp_path):
         pytest.skip("this machine lets nobody make a mount namespace")
     for name in ("hidden", "seen"):
-        shutil.copytree(sample_index[0], tmp_path / name / "index")
+        shutil.copytree(sample_here, tmp_path / name / "index")
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path)],
         capture_output=True,

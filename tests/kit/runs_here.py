@@ -5,42 +5,40 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pyarrow as pa
-from index.small_index import index_documents
 
 from kohaku_ray.answering.replay import RecordedEncoders, make_again, models_by_member, open_recorded
 from kohaku_ray.config import Config
 from kohaku_ray.index.pending import ParsedParts
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
-from kohaku_ray.run.collection.documents import default_ids, parse_collection
-from kohaku_ray.run.collection.indexes import index_settings, make_query_encoder, open_index, views_of
+from kohaku_ray.run.collection.documents import default_ids, split_used_and_rejected
+from kohaku_ray.run.collection.image_encoding import EncodeImages, images_to_encode
+from kohaku_ray.run.collection.indexes import open_index
 from kohaku_ray.run.collection.indexing import Encode, build_shard_task, join_shards, parse, sorted_window, survey
 from kohaku_ray.run.collection.sources import find_sources
 from kohaku_ray.run.record.directory import RunDirectory
 from kohaku_ray.run.record.identity import identity_of
-from kohaku_ray.run.segments import Entry, LedgerReply, SegmentStore
+from kohaku_ray.run.segments import Entry, LedgerReply, ReplySource, SegmentStore
 from kohaku_ray.settings import resolve_paths
 
 Chat = Callable[[ChatRequest], Awaitable[Reply]]
 
 
-def index_here(config: Config) -> None:
-    documents = [view.document for view in parse_collection(config).documents]
-    encoder = make_query_encoder(config)
-    encoder.identity = index_settings(config).encoder
-    index_documents(config.index.path, documents, encoder, views=views_of(config))
-
-
-def index_stages(config: Config, job: str, between: Callable[[], object] = lambda: None) -> dict[str, Any]:
+def index_here(config: Config, between: Callable[[], object] = lambda: None) -> dict[str, Any]:
     """Do what the index job does, stage after stage; ``between`` parsing and encoding something may happen.
 
+    Images are described by no model.
+
     Returns:
-        The new texts, their number, and the CPU seconds of parsing.
+        The new texts, their number, that of new images, the job's work and the index's counts, and the CPU seconds of
+        parsing.
     """
+    config, job = resolve_paths(config), uuid.uuid4().hex
     files, began = find_sources(config), time.process_time()
     batch = pa.table({"at": range(len(files)), "file": files})
     texts = parse(batch, config, job, default_ids(files))
@@ -48,14 +46,21 @@ def index_stages(config: Config, job: str, between: Callable[[], object] = lambd
     between()
     work, *rows = survey(config, job, 2.0**40)
     config = config.model_copy(update={"index": config.index.model_copy(update={"shards": work.n_shards})})
-    blocks = sorted_window(texts, 1)
+    blocks, parts = sorted_window(texts, 1), ParsedParts(config.index.path, job)
     if len(blocks):
         encode = Encode(config, gpu=False)
         for number in range(len(blocks)):
             encode(blocks.slice(number, 1))
-    join_shards(config, job, *(build_shard_task(config, job, n, rows[n]) for n in range(work.n_shards)))
-    ParsedParts(config.index.path, job).clear()
-    return {"texts": texts["text"].to_pylist(), "n_encoded": len(texts), "parse_cpu_s": parse_cpu_s}
+    images = config.index.images and images_to_encode(
+        [parts.table(split_used_and_rejected(parts.rows())[0], "images")], config
+    )
+    if images:
+        block = {name: [[image[name] for image in images]] for name in ("digest", "key")}
+        list(EncodeImages(config, gpu=False)(pa.table(block)))
+    counts = join_shards(config, job, *(build_shard_task(config, job, n, rows[n]) for n in range(work.n_shards)))
+    parts.clear()
+    found = {"texts": texts["text"].to_pylist(), "n_encoded": len(texts), "n_images_encoded": len(images or ())}
+    return {**found, "work": work, "counts": counts, "parse_cpu_s": parse_cpu_s}
 
 
 class _Calling:
@@ -67,13 +72,14 @@ class _Calling:
 
     async def ask(self, request: ChatRequest, application: str, again: bool = False) -> LedgerReply:
         key = request_key(request)
-        if key not in self.entries:
+        source: ReplySource = "ledger" if key in self.entries else "made"
+        if source == "made":
             async with self.places:
                 began = time.perf_counter()
                 reply = await self.chats[application](request)
             self.entries[key] = Entry(reply, request.model, time.perf_counter() - began)
             SegmentStore(self.path).write([(key, self.entries[key])])
-        return LedgerReply(self.entries[key], "made", key)
+        return LedgerReply(self.entries[key], source, key)
 
 
 def run_here(config: Config, chat: Chat | None = None, at_once: int = 64) -> str:

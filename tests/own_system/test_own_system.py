@@ -11,12 +11,15 @@ from pathlib import Path
 import polars as pl
 import pytest
 import yaml
+from kit.runs_here import index_here, run_here
 from pages import opened
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.extensions import installed
+from kohaku_ray.sweep.load import load_sweep
+from kohaku_ray.sweep.plan import plan_sweep
 from kohaku_ray.systems.registry import find_system
 
 HERE = Path(__file__).resolve().parent
@@ -81,8 +84,8 @@ def test_a_module_beside_the_configuration_is_found_from_the_command_line(tmp_pa
 
 
 @pytest.fixture(scope="module")
-def home(cluster, tiny_encoder, tmp_path_factory):
-    """A configuration of the own system, its index built and its questions answered, by the commands alone."""
+def home(tiny_encoder, tmp_path_factory):
+    """A configuration of the own system, its index built and its questions answered."""
     home = tmp_path_factory.mktemp("own")
     values = {
         "base": "demo",
@@ -96,13 +99,13 @@ def home(cluster, tiny_encoder, tmp_path_factory):
         "cluster": {"retriever": {"replicas": 1}},
     }
     (home / "own.yaml").write_text(yaml.safe_dump(values))
-    assert main(["index", f"{home}/own.yaml"]) == 0
-    assert main(["answer", f"{home}/own.yaml"]) == 0
+    config = load_config(f"{home}/own.yaml")
+    index_here(config)
+    run_here(config)
     return home
 
 
 @pytest.mark.slow
-@pytest.mark.ray
 def test_index_and_answer_write_its_tables(home):
     trace = pl.read_parquet(home / "run/trace.parquet")
     assert trace["step"].unique().to_list() == ["lookup"]
@@ -116,7 +119,6 @@ def test_index_and_answer_write_its_tables(home):
 
 
 @pytest.mark.slow
-@pytest.mark.ray
 def test_validate_show_vote_score_compare_and_report(home, capsys):
     assert main(["validate", f"{home}/own.yaml", "--settings"]) == 0
     assert "lookup:\n  paragraphs: 3" in capsys.readouterr().out
@@ -139,7 +141,7 @@ def test_validate_show_vote_score_compare_and_report(home, capsys):
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_a_sweep_over_its_own_key(home, capsys):
+def test_a_sweep_over_its_own_key(cluster, home, capsys):
     sweep = {
         "base": f"{home}/own.yaml",
         "output": f"{home}/sweep",
@@ -153,6 +155,8 @@ def test_a_sweep_over_its_own_key(home, capsys):
     assert main(["sweep", f"{home}/sweep.yaml", "--dry-run"]) == 0
     dry = capsys.readouterr().out
     assert "2 distinct runs" in dry
+    for config in plan_sweep(load_sweep(f"{home}/sweep.yaml")).indexes.values():
+        index_here(config)
     assert main(["sweep", f"{home}/sweep.yaml"]) == 0
     capsys.readouterr()
     [page] = Path(home, "sweep").glob("*.html")

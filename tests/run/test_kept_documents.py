@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from kit.rows import check_rows
-from kit.runs_here import index_stages
+from kit.runs_here import index_here
 
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
@@ -32,14 +32,13 @@ def index(docs, tmp_path, tiny_encoder, monkeypatch):
     """The stages of the index job, one after the other; returns the files parsed and the texts encoded."""
     parsed, read = [], indexing.parse_source
     monkeypatch.setattr(indexing, "parse_source", lambda file, *more: parsed.append(file) or read(file, *more))
-    jobs = iter(range(100))
 
     def run(*overrides: str, between=lambda: None, path: str = "index") -> tuple[list[str], list[str]]:
         settings = [f"documents.paths=[{docs}]", "documents.metadata=null", f"index.encoder.model={tiny_encoder}"]
         config = load_config("demo", [*settings, f"index.path={tmp_path}/{path}", f"run={tmp_path}/run", *overrides])
         run.config = config
         parsed.clear()
-        texts = index_stages(config, str(next(jobs)), between)["texts"]
+        texts = index_here(config, between)["texts"]
         return [os.path.basename(file) for file in parsed], texts
 
     return run

@@ -90,31 +90,6 @@ def test_the_same_command_again_replays_to_the_byte(sample_run, run_answer):
         assert Path(again.run, name).read_bytes() == Path(summary.run, name).read_bytes(), name
 
 
-@pytest.mark.slow
-def test_with_replan_a_member_plans_again_before_each_retry_and_the_first_calls_stay_the_same(
-    sample_run, run_answer, tmp_path
-):
-    config, summary = sample_run
-    settings = config.settings.model_copy(update={"replan": True})
-    replanned = run_answer(config.model_copy(update={"settings": settings, "run": f"{tmp_path}/replan"}))
-    plain, usage = rows_of(summary.run, "usage"), rows_of(replanned.run, "usage")
-
-    def asked(rows, role, retry):
-        of = [row for row in rows if row["role"] == role and (row["attempt"] > 0) == retry]
-        return {(row["question_id"], row["member"], row["attempt"], *([] if retry else [row["key"]])) for row in of}
-
-    for role in ("plan", "answer"):
-        assert asked(usage, role, False) == asked(plain, role, False), "equal keys: nothing is asked anew"
-    assert asked(plain, "plan", True) == set()
-    assert asked(usage, "plan", True) == asked(usage, "answer", True) != set()
-    planned = {(row["question_id"], row["attempt"]) for row in steps_of(replanned.run, "plan") if row["attempt"]}
-    assert planned == {(question_id, attempt) for question_id, _, attempt in asked(usage, "plan", True)}
-    again = run_answer(config.model_copy(update={"settings": settings, "run": f"{tmp_path}/again"}))
-    assert again.n_calls["made"] == 0
-    for name in COMPARED:
-        assert Path(again.run, name).read_bytes() == Path(replanned.run, name).read_bytes(), name
-
-
 def test_a_finished_run_is_not_repeated_unless_something_it_depends_on_has_changed(sample_run, tmp_path, capsys):
     config, summary = sample_run
     assert finished_before(config) == summary
@@ -281,14 +256,12 @@ def test_a_server_that_misbehaves_costs_no_row(sample_config, run_answer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("status", [401, 402])
-def test_where_a_server_refuses_every_call_the_run_stops_at_once_and_says_why(status, sample_config, run_answer):
-    with FakeOpenAI(lambda index, body: Action(status, {"error": {"message": "not for you"}})) as server:
+def test_where_a_server_refuses_every_call_the_run_stops_at_once_and_says_why(sample_config, run_answer):
+    with FakeOpenAI(lambda index, body: Action(401, {"error": {"message": "not for you"}})) as server:
         flags = ["ensemble.members=2", "cluster.block_size=1", "cluster.blocks_in_flight=1", "questions.limit=8"]
         summary = run_answer(sample_config(*fake(server), *flags, "roles.plan.model=extractive"))
         assert server.n_requests <= 2, "the members of one question"
-    way_out = "set deployments.*.api_key_env" if status == 401 else "top up the account, then repeat the command"
-    assert way_out in summary.stopped
+    assert "set deployments.*.api_key_env" in summary.stopped
     assert (summary.n_questions, summary.n_member_errors) == (8, 16)
 
 
@@ -369,39 +342,6 @@ def test_a_run_whose_every_call_fails_stops_asking_and_says_why(
         again = run_answer(sample_config(*fake(server), *flags, "questions.limit=8", "roles.plan.model=extractive"))
         assert again.n_calls["made"] >= 16
         assert not again.stopped
-
-
-@pytest.mark.slow
-def test_an_engine_that_refuses_the_length_is_asked_for_less(sample_config, run_answer):
-    lengths: list[int] = []
-
-    def script(index, body):
-        lengths.append(sum(len(message["content"]) for message in body["messages"]))
-        if doc_ids_of(body) and lengths[-1] > 9000:
-            return Action(400, {"error": {"message": "maximum context length", "code": "context_length_exceeded"}})
-        return None
-
-    with FakeOpenAI(script) as server:
-        config = sample_config(
-            *fake(server), "ensemble.members=1", "questions.limit=3", "kohaku.max_context_tokens=2300"
-        )
-        summary = run_answer(config)
-    answers = rows_of(summary.run, "answers")
-    assert any(length > 9000 for length in lengths)
-    assert any(row["measures"]["overflowed"] for row in answers)
-    assert all(row["error"] is None or "context" in row["error"] for row in answers)
-
-
-@pytest.mark.slow
-def test_odd_questions_are_rows_too(sample_config, tmp_path, run_answer):
-    questions = tmp_path / "questions.csv"
-    questions.write_text(f"id,question\nempty,\nendless,{'How much energy? ' * 6250}\nnormal,What is PUE?\n")
-    summary = run_answer(sample_config(f"questions.path={questions}", "ensemble.members=2"))
-    answers = {row["question_id"]: row for row in rows_of(summary.run, "answers")}
-    assert list(answers) == ["empty", "endless", "normal"]
-    assert answers["empty"]["error"] == "the question is empty"
-    assert answers["normal"]["error"] is None
-    assert summary.n_questions_in_error >= 1
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from figure_pdfs import as_bytes, picture, scan
 from kit.answers import deployment
 from kit.fake_openai import Action, completion, error_body, text_of
+from kit.runs_here import index_here
 from kit.vision_server import VisionServer, charts, label_of, read_label
 from PIL import Image
 
@@ -92,7 +93,9 @@ def test_captions_are_the_text_of_image_paragraphs(cluster, config_of):
     assert "Document: Cooling and Heat Reuse at the Voss Campus" in text_of(request.body["messages"][-1])
 
 
-def test_known_captions_are_not_asked_again(cluster, config_of, tmp_path):
+def test_known_captions_are_not_asked_again_and_documents_of_images_alone_are_found_by_them(
+    cluster, config_of, tmp_path
+):
     folder = tmp_path / "docs"
     folder.mkdir()
 
@@ -100,47 +103,35 @@ def test_known_captions_are_not_asked_again(cluster, config_of, tmp_path):
         (folder / f"{name}.png").write_bytes(as_bytes(picture(seed=seed)))
         Path(folder / f"{name}.md").write_text(f"# Plant\n\nA plant.\n\n![Figure 1: Plant]({name}.png)\n")
 
-    add("one", 1)
-    add("two", 1)  # the same image, title and caption: one call
-    paths = [f"documents.paths=[{folder}]", "documents.metadata=null"]
-    with VisionServer() as server:
-        config = config_of(server, *paths)
-        first = run_index(config)
-        assert (first.captions.n_asked, server.n_requests) == (1, 1)
-        add("three", 3)
-        moved = config_of(server, *paths, f"ledger.path={tmp_path}/empty")  # the index itself knows the caption
-        second = run_index(moved)
-        assert (second.captions.n_known, second.captions.n_asked, server.n_requests) == (1, 1, 2)
-        assert {row["caption"] for row in rows(moved).values()} == {"Figure 1: Plant. A picture without a chart."}
-        # The ledger has what the index lacks, of the first image alone.
-        elsewhere = config_of(server, *paths, f"index.path={tmp_path}/again", "index.shards=2")
-        third = run_index(elsewhere)
-        assert (third.captions.n_asked, server.n_requests) == (2, 3)
-        assert {row["caption_from"] for row in rows(elsewhere).values()} == {"model"}
-
-
-def test_documents_of_images_alone_are_found_by_what_the_model_says(cluster, config_of, tmp_path):
-    folder = tmp_path / "docs"
-    folder.mkdir()
     drawn = Path(sample.path("figures/documents/tarn2023-1.png")).read_bytes()
     (folder / "scan.pdf").write_bytes(scan(drawn, drawn))  # one image, drawn twice
     (folder / "page.html").write_text("<img src='plant.png'>")
-    (folder / "plant.png").write_bytes(as_bytes(picture(seed=1)))
+    (folder / "plant.png").write_bytes(as_bytes(picture(seed=2)))
     paths = [f"documents.paths=[{folder}]", "documents.metadata=null"]
     with VisionServer() as server:
-        bare = config_of(server, *paths, "index.captions=none")
-        counts = run_index(bare).counts
+        bare = config_of(server, *paths, "index.captions=none", f"index.path={tmp_path}/bare")
+        counts = index_here(bare)["counts"]
         assert (counts["n_documents"], counts["n_images"], counts["n_sentences"], counts["n_vectors"]) == (2, 2, 0, 0)
         assert searched(bare, "heat that is reused") == []
-        assert server.n_requests == 0
 
+        add("one", 1)
+        add("two", 1)  # the same image, title and caption: one call
         config = config_of(server, *paths)
-        summary = run_index(config)
-        assert (summary.captions.n_asked, summary.captions.errors, summary.n_rejects) == (2, [], 0)
+        first = run_index(config)
+        assert (first.captions.n_asked, first.captions.errors, server.n_requests) == (3, [], 3)
+        assert first.n_rejects == 0
         texts = {row["doc_id"]: row["caption"] for row in rows(config).values()}
         assert texts["page"] == "A picture without a chart."
         assert texts["scan"] == charts()[read_label(Image.open(io.BytesIO(drawn)))]["description"]
-        assert searched(config, texts["page"])[:2] == ["page:sec0:p0", "page:sec0:p0:s0"]
+        assert {node_id.partition(":")[0] for node_id in searched(config, texts["scan"])} == {"scan"}
+
+        add("three", 3)
+        moved = config_of(server, *paths, f"ledger.path={tmp_path}/empty", "index.shards=2")  # the index knows them
+        second = run_index(moved)
+        assert (second.captions.n_known, second.captions.n_asked, server.n_requests) == (3, 1, 4)
+        captions = {row["doc_id"]: row["caption"] for row in rows(moved).values()}
+        assert {captions[name] for name in ("one", "two", "three")} == {"Figure 1: Plant. A picture without a chart."}
+        assert {row["caption_from"] for row in rows(moved).values()} == {"model"}
 
 
 def searched(config, query: str) -> list[str]:

@@ -19,8 +19,6 @@ from kit import own_ray
 from kit.answers import KEY, deployment, fake, flags, rows_of
 from kit.fake_openai import Action, FakeOpenAI, completion
 
-pytestmark = pytest.mark.ray
-
 
 def driver(server: FakeOpenAI, home: Path, index: str, ray_home: str, *command: str) -> subprocess.Popen[str]:
     settings = {
@@ -84,7 +82,7 @@ SENDERS = [
 
 
 @pytest.mark.parametrize("send", SENDERS)
-def test_sigterm_ends_a_sweep_in_one_line_and_the_key_is_in_no_file(sample_index, tmp_path, ray_home, send):
+def test_sigterm_ends_a_sweep_in_one_line_and_the_key_is_in_no_file(sample_here, tmp_path, ray_home, send):
     """Calls are not answered when the signal comes."""
     sweep = tmp_path / "two.yaml"
     sweep.write_text(f"base: demo\nruns: {tmp_path}/runs\ntables: [{{name: n, axes: {{kohaku.queries: [1, 2]}}}}]\n")
@@ -95,7 +93,7 @@ def test_sigterm_ends_a_sweep_in_one_line_and_the_key_is_in_no_file(sample_index
         over.wait(400)
 
     with FakeOpenAI(echoing(hang)) as server:
-        job = driver(server, tmp_path, sample_index[0], ray_home, "sweep", str(sweep), "-o", str(tmp_path / "page"))
+        job = driver(server, tmp_path, sample_here, ray_home, "sweep", str(sweep), "-o", str(tmp_path / "page"))
         try:
             assert arrived.wait(240)
             send(job.pid, signal.SIGTERM)
@@ -120,10 +118,10 @@ MOMENTS = [
 
 
 @pytest.mark.parametrize(("command", "moment", "number"), MOMENTS)
-def test_an_interrupt_of_the_whole_process_group_is_one_line(tmp_path, sample_index, command, moment, number):
+def test_an_interrupt_of_the_whole_process_group_is_one_line(tmp_path, sample_here, command, moment, number):
     """Ctrl-C, ``timeout`` and ``ray job stop`` send it to Ray's processes, too, whose ends are not news."""
     settings = ["--set", f"run={tmp_path}/r"]
-    settings += ["--set", f"index.path={sample_index[0]}"] if command == ("answer",) else []
+    settings += ["--set", f"index.path={sample_here}"] if command == ("answer",) else []
     with subprocess.Popen(
         [sys.executable, "-m", "kohaku_ray", *command, "demo", *settings],
         stdout=subprocess.PIPE,

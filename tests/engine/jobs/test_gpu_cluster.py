@@ -14,14 +14,11 @@ from kit import own_ray
 
 from kohaku_ray.index.store import Index
 
-pytestmark = [pytest.mark.ray]
-
 SCRIPT = """
 import json, sys
 import ray
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.jobs import index_stream
-from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.index import run_index
 
 folder, encoder = sys.argv[1:]
@@ -32,12 +29,9 @@ own = [f"documents.paths=[{folder}/in]", "documents.metadata=null", f"index.enco
 own += ["index.encoder_gpus=0.5", "index.encoders=2"]
 of_gpus = [*own, f"index.path={folder}/gpu"]
 with_gpus = run_index(load_config("demo", of_gpus))
-asked = [f"run={folder}/run", f"ledger.path={folder}/ledger", "questions.limit=4", "ensemble.members=2"]
-answered = run_answer(load_config("demo", [*of_gpus, *asked, "cluster.retriever.gpus=0.5"]))
 print("without", file=sys.stderr)
 without = run_index(load_config("demo", [*own, f"index.path={folder}/cpu", "index.encoder.device=cpu"]))
-print(json.dumps({"texts_by_encoder": with_gpus.texts_by_encoder, "counts": [with_gpus.counts, without.counts],
-                  "n_answers": answered.n_answers, "n_errors": answered.n_member_errors}))
+print(json.dumps({"texts_by_encoder": with_gpus.texts_by_encoder, "counts": [with_gpus.counts, without.counts]}))
 ray.shutdown()
 """
 N_FILES = 24
@@ -61,7 +55,6 @@ def test_encoders_hold_gpus_and_encode_while_later_files_are_parsed(tmp_path, ti
     progress = [(int(line.split("/")[0].split()[-1]), int(line.split()[-3])) for line in while_parsing]
     assert any(0 < n_files < N_FILES and n_texts > 0 for n_files, n_texts in progress), progress
     assert len(figures["texts_by_encoder"]) == 2  # two share the one GPU
-    assert (figures["n_answers"], figures["n_errors"]) == (8, 0)  # the retriever holds half of the GPU
     assert not [line for line in without if line.endswith(" texts encoded")], "they hold the parser's CPUs"
     assert figures["counts"][0] == figures["counts"][1]
     on_gpu, on_cpu = (Index.open(f"{tmp_path}/{kind}").shards[0] for kind in ("gpu", "cpu"))

@@ -9,6 +9,7 @@ import io
 import numpy as np
 import pytest
 from kit import tiny_clip
+from kit.runs_here import index_here
 from PIL import Image as Pillow
 
 from kohaku_ray import sample
@@ -17,8 +18,6 @@ from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.images import Images
 from kohaku_ray.index.store import Index
-
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +41,10 @@ def encoded(clip: str, path: str) -> dict[str, np.ndarray]:
     return dict(zip([row["node_id"] for row in images.rows], vectors, strict=True))
 
 
-def test_images_in_the_texts_space_are_encoded_once_and_join_the_tree(cluster, config_of, clip):
+@pytest.mark.slow
+def test_images_in_the_texts_space_are_encoded_once_and_join_the_tree(config_of, clip):
     config = config_of(f"index.encoder.model={clip}", "index.image_vectors=image")
-    assert run_index(config).n_images_encoded == 8
+    assert index_here(config)["n_images_encoded"] == 8
     index, wanted = Index.open(config.index.path), encoded(clip, config.index.path)
     node_rows = {node_id: index.nodes.row_of(node_id) for node_id in wanted}
     rows = np.array(list(node_rows.values()))
@@ -53,9 +53,10 @@ def test_images_in_the_texts_space_are_encoded_once_and_join_the_tree(cluster, c
     np.testing.assert_allclose([hits.scores[0] for hits in results], 1, atol=1e-6)
 
     both = config_of(f"index.encoder.model={clip}", "index.image_vectors=both")
-    assert run_index(both).n_images_encoded == 0, "they are known"
+    assert index_here(both)["n_images_encoded"] == 0, "they are known"
 
 
+@pytest.mark.slow
 def test_images_with_an_encoder_of_their_own_are_a_view_of_their_own(cluster, config_of, clip):
     config = config_of("index.image_vectors=both", f"index.image_encoder.model={clip}", "index.shards=3")
     assert run_index(config).n_images_encoded == 8
@@ -76,6 +77,7 @@ def test_images_with_an_encoder_of_their_own_are_a_view_of_their_own(cluster, co
         assert scores[rows[node_id]] == pytest.approx(float(vector @ query), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_an_encoder_that_reads_no_images_is_refused_before_documents_are_parsed(cluster, config_of, tmp_path):
     with pytest.raises(ConfigError, match=r"reads text alone: name a model that reads images as index\.image_encoder"):
         run_index(config_of("index.image_vectors=image"))

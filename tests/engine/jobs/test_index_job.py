@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pytest
 from kit.answers import flags
 from kit.ray_processes import our_processes
+from kit.runs_here import index_here
 
 from kohaku_ray.answering.local_index import LocalIndex
 from kohaku_ray.cli import main
@@ -212,10 +213,9 @@ def test_indexing_again_encodes_only_what_is_new_and_leaves_nothing_stale(cluste
         two__md="# Two\n\nThe second hall draws 5 MW. It is cooled by water.",
     )
     config = config_of(folder, tmp_path / "index")
-    first = run_index(config)
-    assert (first.counts["n_encoded"], first.counts["n_reused"]) == (4, 0)
-    again = run_index(config)
-    assert (again.counts["n_encoded"], again.counts["n_reused"]) == (0, 4)
+    first, again = (index_here(config)["counts"] for _ in range(2))
+    assert (first["n_encoded"], first["n_reused"]) == (4, 0)
+    assert (again["n_encoded"], again["n_reused"]) == (0, 4)
     write(
         folder, two__md="# Two\n\nThe second hall draws 6 MW. It is cooled by water.", three__md="# Three\n\nA third."
     )
@@ -273,12 +273,12 @@ def test_every_bad_file_is_a_reject_with_its_reason(cluster, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_file_that_takes_too_long_or_is_a_pipe_is_a_reject_and_holds_nothing_up(cluster, tmp_path, config_of):
+def test_a_file_that_takes_too_long_or_is_a_pipe_is_a_reject_and_holds_nothing_up(tmp_path, config_of):
     endless = "Rack 7 drew 40 kW, and so on. " * 500_000
     folder = write(tmp_path / "in", good__md="# Good\n\nA sentence that stays.", endless__txt=endless)
     os.mkfifo(folder / "pipe.md")
-    summary = run_index(config_of(folder, tmp_path / "index", "documents.timeout_s=1"))
-    rejects = {Path(file).name: reason for file, reason in summary.rejects}
+    work = index_here(config_of(folder, tmp_path / "index", "documents.timeout_s=1"))["work"]
+    rejects = {Path(file).name: reason for file, reason in work.rejects}
     assert set(rejects) == {"endless.txt", "pipe.md"}
     assert "are not parsed after 1 s" in rejects["endless.txt"]
     assert "set documents.timeout_s above 1" in rejects["endless.txt"]
@@ -337,9 +337,7 @@ def test_an_interrupted_job_repeats_no_finished_block(cluster, tmp_path):
 
 
 @pytest.mark.slow
-def test_news_files_become_documents_with_chunks_and_every_row_is_one_or_a_reject(
-    cluster, tmp_path, monkeypatch, tiny_encoder
-):
+def test_news_files_become_documents_with_chunks_and_every_row_is_one_or_a_reject(tmp_path, monkeypatch, tiny_encoder):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
     sample = Path(sample_path("news"), "articles.csv").read_bytes()
     header = sample.decode().splitlines()[0]
@@ -357,11 +355,11 @@ def test_news_files_become_documents_with_chunks_and_every_row_is_one_or_a_rejec
         f"documents.paths=[{folder}]",
         f"index.path={tmp_path}/index",
     ]
-    config = load_config(None, [*overrides, "index.encoders=1", f"index.encoder.model={tiny_encoder}"])
-    summary = run_index(config)
-    index = Index.open(summary.path)
+    config = load_config(None, [*overrides, f"index.encoder.model={tiny_encoder}"])
+    found = index_here(config)
+    counts, work, index = found["counts"], found["work"], Index.open(config.index.path)
     rows = list(csv.DictReader(io.StringIO(sample.decode())))
-    assert summary.counts["n_paragraphs"] == len(rows) + 1
+    assert counts["n_paragraphs"] == len(rows) + 1
     assert index.documents["doc_id"].to_pylist() == sorted({row["doc_id"] for row in rows} | {"kept"})
     rejects = {row["file"].removeprefix(f"{folder}/"): row["reason"] for row in index.rejects.to_pylist()}
     parts = ("line 5", "line 6", "other", "digue-rupture")
@@ -371,14 +369,13 @@ def test_news_files_become_documents_with_chunks_and_every_row_is_one_or_a_rejec
     )
     assert rejects["more.csv: digue-rupture"].startswith("doc_id 'digue-rupture' is already that of")
     assert "lacks the columns par_id" in rejects["wrong.csv"]
-    assert (summary.n_files, summary.n_rejects, summary.n_rejected_files) == (3, 5, 1)
-    assert "\n1 file and 4 parts of files rejected:\n" in summary.text()
+    assert (work.n_files, len(work.rejects)) == (3, 5)
     nodes, paragraph = index.nodes, index.nodes.row_of("kept:sec0:p0")
     assert nodes.attributes_of(paragraph)["document_netloc"] == "x.example"
     chunk = nodes.row_of("digue-rupture:c1")
     assert nodes.tokens[chunk] == counter_of(config)([nodes.text_of(chunk)])[0] > 0
     assert nodes.tokens[0] == sum(nodes.tokens[row] for row in nodes.children(0))
-    assert summary.counts["n_chunks"] == len(index.shards[0].vectors(("chunk",))) > 1
+    assert counts["n_chunks"] == len(index.shards[0].vectors(("chunk",))) > 1
     vectors = index.node_vectors(np.array([chunk]))
     np.testing.assert_allclose(vectors, make_encoder(config).encode_passages([nodes.text_of(chunk)]), atol=1e-5)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import ray
-from kit.answers import COMPARED, fake, rows_of
+from kit.answers import COMPARED, fake
 from kit.fake_openai import Action, FakeOpenAI
 from kit.ray_processes import our_processes
 
@@ -64,26 +64,6 @@ def test_each_member_and_block_is_a_task_of_that_name_and_siblings_ask_together(
     n_calls = sum(summary.n_calls.values())
     assert n_calls >= 24
     assert tasks.of("LedgerShard.ask", 6).total() <= n_calls / 2, "members of a question ask in one message"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scope", ["answer", "question"])
-def test_a_member_that_fails_is_in_error_alone_and_the_others_are_voted_on(sample_config, run_answer, scope):
-    overrides = ["system=tests.own_system.sharing:SYSTEM", "questions.limit=4", "ensemble.members=3"]
-    overrides += [f"ensemble.scope={scope}", "cluster.block_size=2"]
-    whole = sample_config(*overrides, name="whole")
-    run_answer(whole)
-    failing = sample_config(*overrides, "sharing.failing_member=1", name="failing")
-    summary = run_answer(failing)
-    assert (summary.n_member_errors, summary.n_questions_in_error) == (4, 0)
-    assert summary.n_calls["made"] == 0, "what all members asked is in the ledger"
-    for expected, row in zip(rows_of(whole.run, "answers"), rows_of(failing.run, "answers"), strict=True):
-        if row["member"] == 1:
-            assert row["error"].startswith("system sharing failed with ValueError in sharing.py, line")
-            assert row["error"].endswith(f": {row['question_id']} has no unit")
-        else:
-            assert row == expected
-    assert [row["n_errors"] for row in rows_of(failing.run, "votes")] == [1] * 4
 
 
 def member_processes() -> set[int]:

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from kit import own_ray
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
-
 CELL = """
 import asyncio, os, shutil, sys
 from kohaku_ray import Run, load_config
@@ -43,13 +41,14 @@ asyncio.run(cell())
 """
 
 
-def test_a_cell_answers_in_a_running_loop_without_home_and_while_its_directory_is_removed(sample_index, tmp_path):
+@pytest.mark.slow
+def test_a_cell_answers_in_a_running_loop_without_home_and_while_its_directory_is_removed(sample_here, tmp_path):
     folder, long = tmp_path / "folder", tmp_path / ("x" * 150)
     folder.mkdir()
     long.mkdir()
     environment = own_ray.environment("HOME", TMPDIR=str(long), PYTHONPATH=str(Path(__file__).parents[3]))
     cell = subprocess.run(
-        [sys.executable, "-c", CELL, str(tmp_path), sample_index[0], str(folder)],
+        [sys.executable, "-c", CELL, str(tmp_path), sample_here, str(folder)],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -65,6 +64,7 @@ def test_a_cell_answers_in_a_running_loop_without_home_and_while_its_directory_i
     assert "Traceback" not in cell.stderr
 
 
+@pytest.mark.slow
 def test_a_command_without_its_working_directory_is_one_line(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from kit.answers import COMPARED
+from kit.runs_here import index_here
 
 from kohaku_ray import sample
 from kohaku_ray.config import load_config
@@ -38,7 +39,6 @@ def overrides(s3) -> list[str]:
 @pytest.mark.usefixtures("patient")
 def test_a_run_with_everything_on_s3_equals_a_run_on_a_disk(s3, overrides, sample_config, run_answer):
     from kohaku_ray.api import Run
-    from kohaku_ray.engine.jobs.index import run_index
     from kohaku_ray.pages.report import write_report
 
     here = Run(sample_config(*SMALL))
@@ -62,7 +62,7 @@ def test_a_run_with_everything_on_s3_equals_a_run_on_a_disk(s3, overrides, sampl
     again = Run(config).answer()
     assert again.summary is not None
     assert again.summary.wall_s == facts["wall_s"], "finished before: nothing to do"
-    assert run_index(config).counts["n_encoded"] == 0, "every vector is in the index"
+    assert index_here(config)["n_encoded"] == 0, "every vector is in the index"
     page = write_report(config.run)
     assert page == join_path(config.run, "report.html")
     assert b"<html" in read_file(page)[:200]

@@ -13,9 +13,11 @@ import pytest
 import yaml
 from kit.answers import COMPARED, deployment
 from kit.fake_openai import Action, FakeOpenAI
+from kit.runs_here import index_here
 
 from kohaku_ray import Sweep
 from kohaku_ray.cli import main
+from kohaku_ray.sweep.plan import plan_sweep
 from kohaku_ray.sweep.race import SweepLog
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -52,6 +54,8 @@ def test_a_race_is_steered_killed_and_gone_on_with(cluster, tmp_path):
     with FakeOpenAI(lambda index, body: Action(delay_s=0.4)) as server:
         path = write_sweep(tmp_path, server, cluster)
         sweep = Sweep(path, ["demo"])
+        for config in plan_sweep(sweep.loaded).indexes.values():
+            index_here(config)
         log = SweepLog(sweep.loaded.sweep.output)
         job = start(path)
         wait_for(log, "seen", 2, job)  # the page is written after the line

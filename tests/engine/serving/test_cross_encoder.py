@@ -35,7 +35,7 @@ def model(tiny_encoder, tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def deployment(model) -> dict:
-    return {"kind": "cross_encoder", "model": model, "replicas": 2, "max_tokens": 128, "start_tries": 1}
+    return {"kind": "cross_encoder", "model": model, "max_tokens": 128, "start_tries": 1}
 
 
 @pytest.fixture(scope="module")

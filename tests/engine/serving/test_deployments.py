@@ -285,9 +285,7 @@ def test_a_model_larger_than_any_node_is_refused_with_both_sizes():
     check_demand(demand, {}, nodes=[], autoscaling=True)
 
 
-@pytest.mark.vllm
 @pytest.mark.slow
-@pytest.mark.ray
 def test_serve_asks_a_cluster_of_gpus_for_whole_nodes(tmp_path):
     """Ray counts GPUs that nobody has: the placement groups are those of a real cluster, only engines are missing."""
     pytest.importorskip("vllm")

@@ -11,27 +11,27 @@ import pyarrow.parquet as pq
 import pytest
 from kit import tiny_encoder
 from kit.fake_openai import Action, FakeOpenAI, completion
+from kit.runs_here import index_here, run_here
 from pages import opened
 from systems.narrative.stories import GARDEN, HEADER, PRISON, ROWS
 
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.index.store import Index
 from kohaku_ray.pages.report import write_report
-from kohaku_ray.settings import resolve_paths
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def home(cluster, tmp_path_factory):
-    """A directory with books, one of them twice, and stories."""
+def home(tmp_path_factory):
+    """A directory with books, one of them twice, stories, and the books' index."""
     home = tmp_path_factory.mktemp("narrative")
     (home / "books").mkdir()
     for name, text in {"The Prisoner of the Rock": PRISON, "The Garden": GARDEN, "Twice": f"{GARDEN}\n"}.items():
         (home / "books" / f"{name}.txt").write_text(text)
     (home / "stories.csv").write_text(HEADER + "\n".join(ROWS) + "\n")
     tiny_encoder.build(home / "encoder", [PRISON, GARDEN])
+    index_here(config_of(home))
     return home
 
 
@@ -41,7 +41,6 @@ def config_of(home, *overrides, run="run"):
         f"questions.path={home}/stories.csv",
         f"index.path={home}/index",
         f"index.encoder.model={home}/encoder/model",
-        "index.encoders=1",
         "index.chunks={unit: tokens, size: 60, min_size: 10, over: section}",
         f"ledger.path={home}/ledger",
         f"run={home}/{run}",
@@ -49,29 +48,15 @@ def config_of(home, *overrides, run="run"):
     return load_config("narrative", [*places, *overrides])
 
 
-@pytest.fixture(scope="module")
-def answer(home):
-    """The index built; answers runs on one pool of actors."""
-    from kohaku_ray.engine.actors.pool import ActorPool
-    from kohaku_ray.engine.jobs.answer import run_answer
-    from kohaku_ray.engine.jobs.index import run_index
-
-    config = resolve_paths(config_of(home))
-    run_index(config)
-    pool = ActorPool(config, n_workers=2)
-    with serving(config.used_deployments):
-        pool.wait_until_ready()
-        yield lambda config: run_answer(config, pool=pool)
-    pool.close()
-
-
 def rows_of(config, name):
     return pq.read_table(f"{config.run}/{name}.parquet").to_pylist(maps_as_pydicts="strict")
 
 
-def test_books_and_stories_become_labels_dossiers_and_results(home, answer):
-    config = config_of(home)
-    summary = answer(config)
+def test_books_and_stories_become_labels_dossiers_and_results(cluster, home):
+    from kohaku_ray.engine.jobs.answer import run_answer
+
+    config = config_of(home, "cluster.retriever.replicas=1")
+    summary = run_answer(config)
     rejects = {Path(row["file"]).name: row["reason"] for row in Index.open(config.index.path).rejects.to_pylist()}
     assert rejects.keys() == {"Twice.txt"}
     assert re.fullmatch(r"the same text as .*/The Garden\.txt, word for word: .*", rejects["Twice.txt"])
@@ -117,12 +102,11 @@ def fake(server):
     return [f"deployments.fake={json.dumps(deployment)}", "roles.search.model=fake"]
 
 
-def test_seeded_members_vote_by_confidence_which_the_submission_shows(home, answer):
+def test_seeded_members_vote_by_confidence_which_the_submission_shows(home):
     with FakeOpenAI(judge) as server:
         overrides = ("ensemble.members=2", "roles.search.temperature=0.7", "narrative.stages=1")
         config = config_of(home, *fake(server), *overrides, run="two")
-        with serving(config.used_deployments):
-            answer(config)
+        run_here(config)
         assert len({received.body["seed"] for received in server.log}) == len(server.log) == 2 * 4
         assert {received.body["temperature"] for received in server.log} == {0.7}
     members: dict[str, list[str]] = {}

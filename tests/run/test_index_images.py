@@ -1,4 +1,4 @@
-"""The index job with images: files, table, what is left out, and what a second run writes again."""
+"""The stages of the index job with images: files, table, what is left out, and what a second run writes again."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from figure_pdfs import as_bytes, one_page, paper, picture, raw_image
+from kit.runs_here import index_here
 
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.images import read_image
-from kohaku_ray.engine.jobs.index import run_index
+from kohaku_ray.engine.jobs.index_stream import IndexSummary
 from kohaku_ray.errors import DataError, IndexMismatchError
 from kohaku_ray.index.images import Images
 from kohaku_ray.index.store import Index
 from kohaku_ray.run.collection.indexes import open_index
-
-pytestmark = pytest.mark.ray
 
 TEXT = "The plant uses energy, as Figure 1 shows.\n\n![Figure 1: Energy per year]({})\n"
 
@@ -34,11 +33,11 @@ def config_of(tiny_encoder):
 
 
 @pytest.fixture(scope="module")
-def built(cluster, config_of, tmp_path_factory):
-    """Documents and their index, and what the job said."""
+def built(config_of, tmp_path_factory):
+    """Documents and their index, and what was found."""
     home = tmp_path_factory.mktemp("images")
     documents(home)
-    return home, run_index(config_of(home))
+    return home, index_here(config_of(home))
 
 
 def documents(folder: Path) -> Path:
@@ -62,7 +61,7 @@ def stamps(path: Path) -> dict[str, int]:
 
 @pytest.mark.slow
 def test_images_are_kept_and_counted(built):
-    home, summary = built
+    home, found = built
     docs, path = home / "docs", home / "index"
     images = Images.open(str(path))
     assert [row["doc_id"] for row in images.rows] == ["one", *["paper"] * 3, "three", "two"]
@@ -79,12 +78,19 @@ def test_images_are_kept_and_counted(built):
     row = nodes.row_of(first["node_id"])
     assert nodes.text_of(row) == first["caption"]
     assert nodes.column("attachment_path", np.array([row])) == [f"images/{first['digest']}.png"]
-    assert summary.images_left_out == {"small": 1}
-    assert "6 images, 1 image left out (1 small)" in summary.text()
-    (reject,) = summary.rejects
+    counts, work = found["counts"], found["work"]
+    assert (counts["n_images"], work.images_left_out) == (6, {"small": 1})
+    (reject,) = work.rejects
     assert reject[0] == f"{docs}/broken.pdf: page 1, image 1"
-    assert summary.counts["n_documents"] == 6
-    assert "1 part of files rejected" in summary.text()
+    assert counts["n_documents"] == 6
+    of_files = {"n_files": 6, "n_rejects": 1, "n_rejected_files": 0, "rejects": work.rejects, "paths": (str(docs),)}
+    took = dict.fromkeys(("parse_s", "encode_s", "reduce_s", "wall_s"), 1.0)
+    facts = {"counts": counts, "texts_by_encoder": (1,), "images_left_out": work.images_left_out}
+    said = IndexSummary(path=str(path), **facts, **of_files, **took).text()
+    assert "6 images, 1 image left out (1 small)" in said
+    assert "1 part of files rejected" in said
+    more = of_files | {"n_rejects": 5, "n_rejected_files": 1}
+    assert "\n1 file and 4 parts of files rejected:\n" in IndexSummary(path=str(path), **facts, **more, **took).text()
 
 
 @pytest.mark.slow
@@ -96,13 +102,13 @@ def test_known_images_are_not_written_again_and_settings_decide_what_is_kept(bui
     (docs / "three.md").unlink()
     (docs / "four.png").write_bytes(as_bytes(picture(seed=14)))
     (docs / "four.md").write_text(TEXT.format("four.png"))
-    again = run_index(config_of(tmp_path))
+    again = index_here(config_of(tmp_path))
     after = stamps(path / "images")
     assert {name: stamp for name, stamp in after.items() if name in before} == {
         name: stamp for name, stamp in before.items() if name != f"{digests[4]}.png"
     }, "known images are not written again, and one that no document shows goes"
     assert len(after) == 5
-    assert again.counts["n_images"] == 6
+    assert again["counts"]["n_images"] == 6
 
     images = Images.open(str(path))
     os.unlink(path / "images" / f"{digests[0]}.png")
@@ -111,7 +117,7 @@ def test_known_images_are_not_written_again_and_settings_decide_what_is_kept(bui
     without = config_of(tmp_path, "index.captions=none", "index.shards=3")
     with pytest.raises(IndexMismatchError, match=r"images\.captions 'printed' but the configuration says 'none'"):
         open_index(without)
-    assert run_index(without).counts["n_images"] == 6
+    assert index_here(without)["counts"]["n_images"] == 6
     images = Images.open(str(path))
     assert [row["doc_id"] for row in images.rows] == ["four", "one", *["paper"] * 3, "two"]
     assert images.read(digests[0])
@@ -120,7 +126,7 @@ def test_known_images_are_not_written_again_and_settings_decide_what_is_kept(bui
     nodes = Index.open(str(path)).nodes
     assert nodes.text_of(nodes.row_of(row["node_id"])) == ""
 
-    run_index(config_of(tmp_path, "index.images=false"))
+    index_here(config_of(tmp_path, "index.images=false"))
     assert not list(path.glob("images/*"))
     index = Index.open(str(path))
     assert "images" not in {**index.manifest["files"], **index.manifest["settings"]}
