@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import ray
 from ray._private import parameter, ray_constants, utils, worker
+from ray._private.node import Node
 from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 
 from kohaku_ray.errors import ConfigError
@@ -125,16 +126,25 @@ def end_started() -> Iterator[None]:
 
 @contextmanager
 def few_processes() -> Iterator[None]:
-    """Let a Ray that starts in the block do without its autoscaler and without copying its workers' logs to the driver.
+    """Let a Ray that starts in the block do without autoscaler, dashboard and copying its workers' logs to the driver.
 
-    Both are for clusters that others watch or that grow; each costs half a second of CPU at the start.
+    They are for clusters that others watch or that grow. The first and the last cost half a second of CPU each at the
+    start; the dashboard, whose server Ray starts and waits for though its pages are left out, more than a second.
     """
-    usual = parameter.RayParams
+    usual, start_dashboard = parameter.RayParams, Node.start_api_server
     parameter.RayParams = partial(usual, no_monitor=True, include_log_monitor=False)
+    Node.start_api_server = _name_no_dashboard
     try:
         yield
     finally:
-        parameter.RayParams = usual
+        parameter.RayParams, Node.start_api_server = usual, start_dashboard
+
+
+def _name_no_dashboard(node: Node, **_: Any) -> None:
+    """Name an address where nobody listens: a node that has none looks for it each second, and logs each time."""
+    node.get_gcs_client().internal_kv_put(
+        ray_constants.DASHBOARD_ADDRESS.encode(), b"127.0.0.1:9", True, ray_constants.KV_NAMESPACE_DASHBOARD
+    )
 
 
 @contextmanager
