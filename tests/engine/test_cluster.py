@@ -77,6 +77,7 @@ def test_a_ray_that_does_not_start_is_said_in_words(monkeypatch):
 
     monkeypatch.setattr(cluster.ray, "init", init)
     monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(cluster.ray, "shutdown", lambda: None)  # it would end the session's cluster
     with (
         pytest.raises(KohakuRayError, match=r"Ray did not start on this machine .*metrics_agent_port.*logs"),
         cluster.connected(ClusterConfig()),
