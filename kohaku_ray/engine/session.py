@@ -14,8 +14,9 @@ from kohaku_ray.config.sections import ClusterConfig, LedgerConfig
 from kohaku_ray.engine.actors.pool import ActorPool, leaves_gpus, member_processes
 from kohaku_ray.engine.cluster import check_cluster, check_nodes, connected
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
-from kohaku_ray.run.checks.demand import Demand
+from kohaku_ray.run.checks.demand import Demand, cluster_address
 from kohaku_ray.run.checks.deployments import application_name, is_served
+from kohaku_ray.run.segments import SegmentStore
 
 
 class Session:
@@ -26,14 +27,17 @@ class Session:
 
     Raises:
         ConfigError: On entering: the cluster's address cannot be reached.
+        DataError: On entering: a job of another cluster uses the ``ledger``, which a local Ray cannot ask.
     """
 
-    def __init__(self, cluster: ClusterConfig) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: ClusterConfig, ledger: LedgerConfig | None = None) -> None:
+        self._cluster, self._ledger = cluster, ledger
         self._until_end = ExitStack()
         self._ends_cluster = False
 
     def __enter__(self) -> Session:
+        if self._ledger is not None and not ray.is_initialized() and cluster_address(self._cluster) is None:
+            SegmentStore(self._ledger.path).lease.check_free()  # a local Ray takes seconds to start
         self._ends_cluster = self._until_end.enter_context(connected(self._cluster))
         return self
 
@@ -66,9 +70,9 @@ class Session:
             check_nodes(read or {}, written or {})
 
     def open_ledger(self, config: LedgerConfig, n_shards: int, deployments: Iterable[Deployment]) -> Ledger:
-        """Open the ledger, whose shards stay alive, to ask these deployments; see ``ledger.client.open_ledger``."""
+        """Open the ledger, which is held until the end, to ask these deployments; see ``ledger.client.open_ledger``."""
         ledger = open_ledger(config, n_shards, self._cluster.resources)
-        self._until_end.enter_context(ledger.kept_alive())
+        self._until_end.enter_context(ledger.used())
         if any(map(is_served, deployments)):
             ledger.prepare_calls()
         return ledger

@@ -38,7 +38,7 @@ from kohaku_ray.index.vectors import FLAT, VectorIndex, take_rows
 from kohaku_ray.index.views import IMAGE, View, as_plain, of_kinds, rows_of, united
 from kohaku_ray.records import digest, plain
 from kohaku_ray.storage import Directory
-from kohaku_ray.version import __version__
+from kohaku_ray.version import __version__, code_version
 
 REJECT_SCHEMA = pa.schema(
     [pa.field("file", pa.string(), nullable=False), pa.field("reason", pa.string(), nullable=False)]
@@ -370,7 +370,7 @@ def _manifest(
         "dim": max(shard["dim"] for shard in shards),
         "counts": dict(counts),
         "versions": {
-            "kohaku_ray": __version__,
+            "kohaku_ray": code_version(),
             "faiss": faiss.__version__,
             "numpy": np.__version__,
             "pyarrow": pa.__version__,

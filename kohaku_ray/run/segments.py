@@ -34,7 +34,10 @@ REMOTE_KEPT = 8
 MOST_STARTS = 3
 """Starts of one shard in a row that its process does not survive, after which it refuses to read the segments."""
 
-_WAY_OUT = "run on that cluster, wait for it to end, or set ledger.path to another directory"
+_WAY_OUT = (
+    "run on that cluster, wait for its job to end (a minute longer if it was killed), or set ledger.path to another "
+    "directory, which makes all calls again"
+)
 
 SEGMENT_SCHEMA = pa.schema(
     [
@@ -269,13 +272,7 @@ class SegmentStore:
         """
         while True:
             recorded, damaged = ReplyIndex(self.table_of), []
-            # A sibling's segment, of another of as many shards, has no keys of this one.
-            names = (
-                name
-                for name in self._names()
-                if (shard := _shard(name)) == self._shard or shard.partition("of")[2] != self._shard.partition("of")[2]
-            )
-            for name, table in self._tables(names):
+            for name, table in self._tables(self.names()):
                 if table is None:
                     damaged.append(name)
                     continue
@@ -287,6 +284,15 @@ class SegmentStore:
                 recorded.damaged = tuple(damaged)
                 return recorded
             # Else merged by another process during reading.
+
+    def names(self) -> list[str]:
+        """List the segments in which keys of this shard may be, oldest first."""
+        # A sibling's segment, of another of as many shards, has none.
+        return [
+            name
+            for name in self._names()
+            if (shard := _shard(name)) == self._shard or shard.partition("of")[2] != self._shard.partition("of")[2]
+        ]
 
     def write(self, entries: Iterable[tuple[str, Entry]]) -> str:
         """Write one segment and return its name.

@@ -45,7 +45,7 @@ from kohaku_ray.sweep.paper import model_name, with_paper
 from kohaku_ray.sweep.plan import PlannedCell, PlannedTable, SweepPlan, is_there, truth_of_sweep
 from kohaku_ray.sweep.race import SweepRace
 from kohaku_ray.sweep.study import ensembles, files_of, outlook, pool_of
-from kohaku_ray.version import __version__
+from kohaku_ray.version import code_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +386,7 @@ def _provenance(plan: SweepPlan) -> dict[str, str]:
         **({"recorded runs": ", ".join(members)} if members else {}),
         "questions": "; ".join(questions),
         "indexes": ", ".join(Path(path).name for path in plan.indexes),
-        "versions": f"kohaku_ray {__version__}, ray {version('ray')}, pyarrow {pyarrow.__version__}, "
+        "versions": f"kohaku_ray {code_version()}, ray {version('ray')}, pyarrow {pyarrow.__version__}, "
         f"python {platform.python_version()}",
     }
 

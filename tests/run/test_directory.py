@@ -72,7 +72,7 @@ def test_a_run_that_is_refused_leaves_the_old_outputs(tmp_path, monkeypatch, why
     monkeypatch.setattr(session, "connected", lambda _: contextlib.nullcontext(False))
     monkeypatch.setattr(job.ray, "cluster_resources", lambda: {"CPU": 2.0})
     monkeypatch.setattr(job.ray, "nodes", lambda: [{"Alive": True, "Resources": {"CPU": 2.0}}])
-    monkeypatch.setattr(session, "open_ledger", lambda *_: SimpleNamespace(kept_alive=contextlib.nullcontext))
+    monkeypatch.setattr(session, "open_ledger", lambda *_: SimpleNamespace(used=contextlib.nullcontext))
 
     def no_actors(config, *_):
         raise DataError(f"there is no index at {config.index.path}")

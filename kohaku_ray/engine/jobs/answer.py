@@ -107,7 +107,7 @@ def run_answer(
         print_progress(f"answer  warning: {warning}")
     asked = f"{pluralize(len(questions), 'question')} × {pluralize(config.ensemble.members, 'member')}"
     print_progress(f"answer  {asked}" if pool is not None else f"answer  {asked}: {_waiting_for(config)}")
-    with Session(config.cluster) as session:
+    with Session(config.cluster, config.ledger) as session:
         session.check(
             answer_demand(config, index.n_shards, index),
             read={"index.path": join_path(config.index.path, MANIFEST)},
@@ -202,7 +202,7 @@ def kept_warm(config: Config) -> Iterator[ActorPool]:
     for fault in check_servers(config, config.used_deployments):
         print_progress(f"answer  warning: {fault}")
     print_progress(f"answer  {_waiting_for(config)}")
-    with Session(config.cluster) as session:
+    with Session(config.cluster, config.ledger) as session:
         session.check(answer_demand(config, index.n_shards, index))
         yield session.start_pool_and_replicas(config, shared=True)[0]  # ``run_answer`` uses and leaves the replicas
 

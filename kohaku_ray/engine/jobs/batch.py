@@ -53,7 +53,7 @@ def run_batch(config: Config, source: str, output: str) -> BatchSummary:
         else:
             SegmentStore(config.ledger.path).check_writable()
             print_progress(f"batch   {pluralize(n_good.total(), 'request')}: waiting for {', '.join(deployments)}")
-            with Session(config.cluster) as session:
+            with Session(config.cluster, config.ledger) as session:
                 session.check(replicas_demand(deployments), written={"ledger.path": config.ledger.path})
                 n_shards = n_ledger_shards(config, deployments)
                 ledger = session.open_ledger(config.ledger, n_shards, deployments.values())

@@ -76,7 +76,7 @@ def model_captions(config: Config, job: str) -> tuple[dict[str, ImageCaption], C
     n_known = len(captions)
     if wanted:
         print_progress(f"caption {pluralize(len(wanted), 'image')}, {n_known} known: waiting for {name}")
-        with Session(config.cluster) as session:
+        with Session(config.cluster, config.ledger) as session:
             ledger = session.open_ledger(config.ledger, n_ledger_shards(config, deployments), deployments.values())
             applications = session.start_replicas(deployments)
             captions |= run_apart(_ask_all(config, ledger, applications[name], wanted))

@@ -129,7 +129,7 @@ def run_sweep(plan: SweepPlan) -> SweepSummary:
         check_places(first)
         check_kept({name: os.path.abspath(getattr(plan.loaded.sweep, name)) for name in ("output", "indexes")})
         _check_servers(waiting)
-        with Session(first.cluster) as session:
+        with Session(first.cluster, first.ledger) as session:
             waiting = _affordable(session, plan, waiting, summary)
             _build_indexes(plan, waiting, summary)
             left = {run_id: config for run_id, config in waiting.items() if run_id not in summary.failed}
@@ -188,7 +188,7 @@ def race_sweep(plan: SweepPlan, summary: SweepSummary) -> None:
         check_kept({name: os.path.abspath(getattr(plan.loaded.sweep, name)) for name in ("output", "indexes")})
         _check_servers(plan.unfinished)
         most = _most_at_once(race.plan, plan.unfinished)
-        with Session(first.cluster) as session, closing(_Actors(most, [*plan.runs.values()])) as actors:
+        with Session(first.cluster, first.ledger) as session, closing(_Actors(most, [*plan.runs.values()])) as actors:
             _build_indexes(race.plan, _affordable(session, race.plan, plan.unfinished, summary), summary)
             groups = _grouped(plan.unfinished, lambda config: tuple(_applications(config).values()))
             if len(groups) == 1:  # else models take turns, as the cluster may not hold all of them

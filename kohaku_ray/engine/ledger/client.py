@@ -16,7 +16,7 @@ from kohaku_ray.config.sections import LedgerConfig
 from kohaku_ray.engine import NAMESPACE
 from kohaku_ray.engine.cluster import idle_cpus, print_progress
 from kohaku_ray.engine.errors import Refused, ray_get
-from kohaku_ray.engine.ledger.shard import IDLE_EXIT_S, LedgerShard, Wanted, shard_name
+from kohaku_ray.engine.ledger.shard import GONE_S, LedgerShard, Wanted, shard_name
 from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import PROMPT_CHARS, ChatRequest, is_finished, request_key, shard_of
 from kohaku_ray.records import pluralize
@@ -64,18 +64,21 @@ class Ledger:
         return asked
 
     @contextmanager
-    def kept_alive(self) -> Iterator[None]:
-        """Keep idle shards from exiting while the block runs, and flush them at its end."""
+    def used(self) -> Iterator[None]:
+        """Keep the shards for this run while the block runs; at its end, flush them and leave the path to others."""
 
         def ping() -> None:
             for shard in self._shards:
-                shard.ready.remote()
+                shard.ready.remote(self._run)
 
         try:
-            with repeated(ping, IDLE_EXIT_S / 10, "ledger"):
+            with repeated(ping, GONE_S / 6, "ledger"):
                 yield
         finally:
-            self.flush()
+            try:
+                self.flush()
+            finally:
+                ray_get([shard.leave.remote(self._run) for shard in self._shards])
 
     def flush(self) -> None:
         """Make every shard write the replies it holds only in memory.
@@ -171,32 +174,33 @@ def open_ledger(config: LedgerConfig, n_shards: int = 1, resources: Mapping[str,
 
     Raises:
         ConfigError: pyarrow knows no such filesystem.
-        DataError: Another cluster owns the path, or it cannot be written.
+        DataError: A job of another cluster uses the path, or it cannot be written.
     """
     # Actors may run in another directory: the path must mean the same there.
     path = config.path if is_uri(config.path) else os.path.abspath(config.path)
     SegmentStore(path)
+    run = uuid.uuid4().hex
     first = _shard_actor(path, 0, config.shards or n_shards, config, resources)
-    [state] = _opened([first])
+    [state] = _opened([first], run)
     # The first job decided the number of shards.
     n_shards = int(state["n_shards"])
     others = [_shard_actor(path, shard, n_shards, config, resources) for shard in range(1, n_shards)]
     # Each reads its own segments, and all those of other numbers of shards.
-    if damaged := sorted({name for each in (state, *_opened(others)) for name in each["damaged"]}):
+    if damaged := sorted({name for each in (state, *_opened(others, run)) for name in each["damaged"]}):
         print_progress(
             f"ledger  {pluralize(len(damaged), 'damaged file')} of {path} left aside; their replies are asked again: "
             f"{', '.join(damaged[:MOST_NAMED])}{', …' if len(damaged) > MOST_NAMED else ''}"
         )
-    return Ledger([first, *others])
+    return Ledger([first, *others], run)
 
 
-def _opened(shards: Sequence[Any]) -> list[dict[str, Any]]:
+def _opened(shards: Sequence[Any], run: str) -> list[dict[str, Any]]:
     """Wait until shards are ready; a failing shard keeps running: it retries, and may hold another job's replies.
 
     Raises:
         DataError: One of them cannot open the path, or cannot write there.
     """
-    states: list[dict[str, Any]] = ray_get([shard.ready.remote() for shard in shards])
+    states: list[dict[str, Any]] = ray_get([shard.ready.remote(run) for shard in shards])
     for state in states:
         if state["failure"] is not None:
             raise DataError(state["failure"])

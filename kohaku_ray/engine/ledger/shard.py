@@ -30,7 +30,10 @@ from kohaku_ray.run.record.spending import Paid
 from kohaku_ray.run.segments import MOST_SMALL, Entry, LedgerReply, ReplyIndex, SegmentStore, segment_table
 
 IDLE_EXIT_S = 300.0
-"""Seconds without a request after which a shard releases its path and exits."""
+"""Seconds without a request after which a shard exits: until then the next job need not start one."""
+
+GONE_S = 60.0
+"""Seconds after which a run that was not heard of has ended, as one does that was killed: six of its messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,8 @@ class LedgerShard:
         self._renewing: dict[str, set[str]] = {}  # per call in flight, the runs that asked again
         self._background: dict[str, asyncio.Task[None]] = {}
         self._last_used = time.monotonic()
+        self._heard: dict[str, float] = {}  # runs that use this shard, by when each was last heard of
+        self._read: list[str] = []  # segments there when the path was left
         self._flushing, self._holding = asyncio.Lock(), asyncio.Lock()
         self._is_open = False
         self._lease_failure: str | None = None
@@ -121,12 +126,13 @@ class LedgerShard:
     def _failure(self) -> str | None:
         return self._lease_failure or self._write_failure
 
-    async def ready(self) -> dict[str, Any]:
+    async def ready(self, run: str) -> dict[str, Any]:
         """Return the shard's state: its failure, if any, the number of shards, and the names of damaged segments.
 
-        A failed operation is retried first and a write under way is waited for, so that the state is current.
+        A failed operation is retried first and a write under way is waited for, so that the state is current. The path
+        is held for the run until it leaves, or was not heard of for ``GONE_S``.
         """
-        self._touch()
+        await self._use(run)
         if self._lease_failure is not None:
             await self._keep_hold()
         if self._write_failure is not None or self._flushing.locked():
@@ -138,6 +144,11 @@ class LedgerShard:
             "n_entries": len(self._entries),
             "damaged": self._entries.damaged,
         }
+
+    async def leave(self, run: str) -> None:
+        """Forget a run that asks no more; after the last one, jobs of other clusters may take the path."""
+        self._heard.pop(run, None)
+        await self._free()
 
     async def prepare_calls(self) -> None:
         """Import now what calls replicas: the first call would wait for it."""
@@ -165,6 +176,8 @@ class LedgerShard:
 
     async def lookup(self, keys: Sequence[str]) -> list[Entry | None]:
         """Return the recorded reply per key, or None."""
+        if not self._is_open:
+            await self._keep_hold()
         self._touch()
         if self._store.is_local:
             return list(map(self._entries.get, keys))
@@ -175,9 +188,7 @@ class LedgerShard:
 
         New calls leave together: they have one prompt, and so one replica.
         """
-        self._touch()
-        if not self._is_open:
-            await self._keep_hold()
+        await self._use(wanted[0].run)
         if self._failure is not None:
             return [Refused("DataError", self._failure)] * len(wanted)
         new: dict[str, dict[str, ChatRequest]] = {}
@@ -254,9 +265,28 @@ class LedgerShard:
         is_new = self._shard == 0 and self._store.lease.acquire(self._actor.name)
         if is_new:  # nobody writes yet
             self._store.remove_unfinished()
+        if self._read and self._read == self._store.names():
+            self._is_open = True  # nobody else has written since it was left
+            return
         with self._store.starting(f"{self._shard}-of-{self._n_shards}", self._actor.name):
             self._entries = self._store.index(lambda key: shard_of(key, self._n_shards) == self._shard)
         self._is_open = True
+
+    async def _free(self) -> None:
+        """Leave the path, unless somebody uses it; this process keeps what it has read."""
+        async with self._holding:
+            is_used = self._heard or self._in_flight or self._entries.unwritten or self._flushing.locked()
+            if not self._is_open or is_used:
+                return
+            self._is_open = False
+            await asyncio.to_thread(self._release)
+
+    def _release(self) -> None:
+        with suppress(DataError, OSError):  # read again, then
+            self._read = self._store.names()
+        if self._shard == 0:
+            with suppress(DataError, OSError):  # a dead owner's lease can be taken too
+                self._store.lease.release(self._actor.name)
 
     def _describe_failure(self, verb: str, error: Exception) -> str:
         if isinstance(error, DataError):
@@ -324,6 +354,12 @@ class LedgerShard:
         except Exception as error:  # whatever a backend calls a reply, somebody waits for it
             return Refused("ModelError", f"{request.model}: {error}")
 
+    async def _use(self, run: str) -> None:
+        self._heard[run] = time.monotonic()
+        self._touch()
+        if not self._is_open:
+            await self._keep_hold()
+
     def _touch(self) -> None:
         self._last_used = time.monotonic()
         for keep in (self._keep_flushing, self._keep_holding):
@@ -342,12 +378,14 @@ class LedgerShard:
         """Renew the lease, also if flushes fail, and exit when idle with everything on disk."""
         while True:
             await asyncio.sleep(self._renewal_s)
+            now = time.monotonic()
+            if now - self._last_used > self._idle_exit_s:
+                self._heard.clear()
+            self._heard = {run: heard for run, heard in self._heard.items() if now - heard < GONE_S}
+            await self._free()
             if self._is_open:  # only a request opens the path
                 await self._keep_hold()
-            is_idle = time.monotonic() - self._last_used > self._idle_exit_s
-            if is_idle and not self._in_flight and not self._entries.unwritten:
-                with suppress(OSError):  # a dead owner's lease can be taken too
-                    self._store.lease.release(self._actor.name)
+            elif now - self._last_used > self._idle_exit_s:
                 self._actor.exit()
 
     async def _keep_hold(self) -> None:

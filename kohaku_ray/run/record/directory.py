@@ -36,7 +36,7 @@ from kohaku_ray.storage import (
     publishing,
     read_file,
 )
-from kohaku_ray.version import __version__
+from kohaku_ray.version import code_version
 
 if TYPE_CHECKING:  # pages read runs without a configuration
     from kohaku_ray.config import Config
@@ -139,7 +139,7 @@ class RunDirectory:
             **facts_of(config),
             "settings": changed_settings(config),
             "identity": identity,
-            "versions": {"kohaku_ray": __version__, "ray": version("ray"), "python": platform.python_version()},
+            "versions": {"kohaku_ray": code_version(), "ray": version("ray"), "python": platform.python_version()},
             "checksums": {name: digest for name in names if (digest := self._directory.checksum(name))},
         }
         self.write_text("run.json", json.dumps({**facts, "checksum": facts_checksum(facts)}, indent=2))

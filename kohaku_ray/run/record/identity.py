@@ -25,12 +25,13 @@ from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.records import digest, digest_text, pluralize
 from kohaku_ray.run.collection.indexes import difference, open_index
 from kohaku_ray.run.collection.sources import read_source
+from kohaku_ray.run.record.directory import changed_settings
 from kohaku_ray.run.record.summary import AnswerSummary
 from kohaku_ray.run.tables import SCHEMAS
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import is_file, join_path, read_file
 from kohaku_ray.systems.base import System
-from kohaku_ray.version import __version__
+from kohaku_ray.version import __version__, code_version
 
 CachedCall = Callable[[Hashable, Callable[[], str]], str]
 """Computes a digest, or takes it from an earlier call with the same key."""
@@ -107,43 +108,50 @@ def is_finished(run: str) -> bool:
 
 
 def finished_before(config: Config) -> AnswerSummary | None:
-    """Return the counts of this run if it is finished, with this configuration and identity; else None.
+    """Return the counts of this run if it is finished, with this identity, wherever its files lie; else None.
 
-    None too where its documents have changed since they were indexed, which the job warns of.
+    None too where other metrics are on its page, or its documents have changed since they were indexed, which the job
+    warns of.
     """
     config = resolve_paths(config)
     if not is_finished(config.run):
         return None
-    written, now = (
-        {**yaml.safe_load(text), "tracking": None}  # a finished run is exported without being made again
-        for text in (read_file(join_path(config.run, "config.yaml")), as_yaml(config))
-    )
-    if written != now:
+    facts, index = _facts(config.run), open_index(config)
+    if facts.get("identity") != identity_of(config, index) or difference(index, config):
         return None
-    index = open_index(config)
-    if _facts(config.run).get("identity") != identity_of(config, index) or difference(index, config):
-        return None
-    return summary_of(config.run)
+    return summary_of(config.run) if facts.get("metrics") == [*config.metrics] else None
 
 
 def check_replaces(config: Config) -> None:
-    """Refuse to replace the finished outputs of another configuration; the error names the keys that differ."""
+    """Refuse to replace the finished outputs of another configuration; the error names the keys that differ.
+
+    Where none of them was set, and another version made the run, it says so.
+    """
     config = resolve_paths(config)
     written = join_path(config.run, "config.yaml")
     if not is_finished(config.run) or (finished := read_file(written).decode()) == (asked := as_yaml(config)):
         return
-    if _facts(config.run).get("identity") == identity_of(config, open_index(config)):
-        return  # settings of devices and paths: the outputs are the same
+    facts = _facts(config.run)
+    if facts.get("identity") == identity_of(config, open_index(config)):
+        return  # the outputs are the same
     before, after = (
         {".".join(key_path): value for key_path, value in leaves(yaml.safe_load(text))} for text in (finished, asked)
     )
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    here = changed_settings(config)
+    there = facts.get("settings", {key: here[key] for key in here if key not in keys})  # older runs have none
+    chosen = [key for key in keys if there.get(key) != here.get(key)]
+    version = facts.get("versions", {}).get("kohaku_ray", "unknown")
+    what = "the finished run of another configuration"
+    if not chosen and version != code_version():
+        what = f"a finished run of version {version}, whose defaults differ from those of {code_version()}"
+    keys = chosen or keys
     changes = ", ".join(f"{key} is {shown(before.get(key))} there, {shown(after.get(key))} here" for key in keys[:3])
     more = f", and {pluralize(len(keys) - 3, 'more key')}" if len(keys) > 3 else ""
     raise ConfigError(
         config.hide(
-            f"{config.run} holds the finished run of another configuration ({changes}{more}): give --again to replace "
-            "it, or --set run=DIR for a directory of its own"
+            f"{config.run} holds {what} ({changes}{more}): give --again to replace it, or --set run=DIR for a "
+            f"directory of its own; either way calls are made that the ledger {config.ledger.path} lacks"
         )
     )
 

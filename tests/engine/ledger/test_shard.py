@@ -194,7 +194,7 @@ def test_a_flush_that_fails_whatever_the_reason_loses_nothing_and_is_tried_again
         await until(lambda: store.n_writes == 2)  # the first failure is known
         refused = await ask(shard, OTHER)
         await until(lambda: recorded(tmp_path))
-        assert (await shard.ready())["failure"] is None
+        assert (await shard.ready("mine"))["failure"] is None
         return refused
 
     refused = asyncio.run(run())
@@ -241,6 +241,48 @@ def test_an_idle_shard_ends_once_everything_is_on_disk(make, actor, store, tmp_p
     assert not (tmp_path / "lease.json").exists()
 
 
+def test_the_path_is_free_when_the_last_run_leaves_and_is_taken_again_for_the_next(make, store, tmp_path):
+    """A job that had ended kept it for 300 s (users5.md 2.2)."""
+    lease, elsewhere = tmp_path / "lease.json", SegmentStore(str(tmp_path), "0of1")
+
+    async def run():
+        shard = make(Reply("one"))
+        await shard.ready("first")
+        await shard.ready("second")
+        await ask(shard, GOOD)
+        await shard.flush()
+        await shard.leave("")  # what ``ask`` names
+        await shard.leave("first")
+        assert lease.exists(), "the second run uses it"
+        await shard.leave("second")
+        assert not lease.exists()
+        elsewhere.lease.acquire("another cluster")
+        assert "belongs to process" in (await shard.ready("third"))["failure"]
+        elsewhere.write([(OTHER, Entry(Reply("theirs"), "model m", 0.0))])
+        elsewhere.lease.release("another cluster")
+        assert (await shard.ready("third"))["failure"] is None
+        assert (await ask(shard, OTHER)).entry.reply.text == "theirs"
+        assert lease.exists()
+        await shard.leave("third")
+        await shard.leave("")
+        store.index = None  # nobody has written since: nothing is read again
+        assert (await shard.ready("fourth"))["n_entries"] == 2
+        assert (await ask(shard, GOOD)).source == "ledger"
+
+    asyncio.run(run())
+
+
+def test_the_path_is_free_a_while_after_a_run_that_was_killed(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "GONE_S", 0.05)
+
+    async def run():
+        shard = make(renewal_s=0.01)
+        await shard.ready("killed")
+        await until(lambda: not (tmp_path / "lease.json").exists())
+
+    asyncio.run(run())
+
+
 def test_a_shard_that_could_not_open_does_so_for_the_next_who_comes_and_knows_what_was_recorded(make, tmp_path):
     lease = SegmentStore(str(tmp_path)).lease
 
@@ -251,14 +293,14 @@ def test_a_shard_that_could_not_open_does_so_for_the_next_who_comes_and_knows_wh
         lease.release("me")
         lease.acquire("another cluster")
         late = make(Reply("two"), renewal_s=0.01, store=SegmentStore(str(tmp_path), "0of1"))
-        state = await late.ready()
+        state = await late.ready("mine")
         assert "belongs to process" in state["failure"]
         assert state["n_entries"] == 0
         assert (await ask(late, GOOD)).kind == "DataError"
         lease.release("another cluster")
         await asyncio.sleep(0.1)
         assert not (tmp_path / "lease.json").exists(), "nobody asked"
-        return await ask(late, GOOD), await late.ready()
+        return await ask(late, GOOD), await late.ready("mine")
 
     again, state = asyncio.run(run())
     assert (again.source, again.entry.reply.text) == ("ledger", "one")
