@@ -173,9 +173,11 @@ class Environment:
             return reference
         if not isinstance(now, str) or not isinstance(made, str):
             return now
-        if now != os.path.abspath(os.path.expanduser(made)):
-            return self.hide(now)
-        return reference if made.startswith(("/", "~")) else os.path.join(os.getcwd(), reference)
+        path = os.path.normpath(os.path.expanduser(made))
+        if now == path:
+            return reference
+        # Not by the working directory, which may be another one by now, or gone.
+        return os.path.join(now.removesuffix(path), reference) if now.endswith(f"/{path}") else self.hide(now)
 
 
 def _put(values: Any, path: KeyPath, value: Any) -> None:

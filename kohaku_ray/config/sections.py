@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kohaku_ray.settings import FilePath, PositiveInt, Settings
 
@@ -105,3 +106,12 @@ class TrackingConfig(Settings):
     store: FilePath | None = None
     """Directory of a tracker's local files (`mlflow.db`, `mlruns`, `wandb`) and of a relative `uri`; None: `shared`, or
     else the working directory."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_store(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping) or not values.get("to") or values.get("store"):
+            return values
+        # Now: at the end of a job its working directory may be gone.
+        chosen = os.environ.get("WANDB_DIR") if values["to"] == "wandb" else None
+        return {**values, "store": os.path.abspath(chosen or "")}

@@ -375,7 +375,7 @@ def _provenance(plan: SweepPlan) -> dict[str, str]:
     sweep = plan.loaded.sweep
     corpora = dict.fromkeys(", ".join(map(shown_path, config.documents.paths)) for config in plan.runs.values())
     questions = dict.fromkeys(shown_path(config.questions.path) for config in plan.configs)
-    pools = [table.pool for table in sweep.tables if table.pool is not None and table.pool.files]
+    pools = [planned.table.pool for planned in plan.tables if planned.table.pool and planned.table.pool.files]
     members = dict.fromkeys(Path(file).stem for pool in pools for file in files_of(pool))
     declared = sweep.model_dump(mode="json", exclude=None if sweep.race else {"race"})
     return {
@@ -466,13 +466,12 @@ def track_sweep(plan: SweepPlan, files: Sequence[str], figures: Mapping[str, flo
         ConfigError: The tracker's package is missing.
         DataError: The tracker refused; the next start of the sweep exports what is left.
     """
-    output = os.path.abspath(plan.loaded.sweep.output)
-    name, where = os.path.basename(output), []
+    name, where = os.path.basename(plan.output), []
     left = [config for config in plan.finished.values() if not is_tracked(config)]
     for config in left:
         summary = summary_of(config.run)
         where.append(track(config, summary, scores_of(config, summary)[0], name) or "")
     if left:
         facts = {"sweep": plan.loaded.where, "runs": str(len(plan.runs))}
-        where.append(export(left[0], Exported(name, facts, figures, files, name), output).where)
+        where.append(export(left[0], Exported(name, facts, figures, files, name), plan.output).where)
     return where

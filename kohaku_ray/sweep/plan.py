@@ -55,6 +55,7 @@ class SweepPlan:
     runs: Mapping[str, Config]  # every distinct run, by its id, with its own paths
     indexes: Mapping[str, Config]  # every distinct index they need, by path, with a configuration that builds it
     notes: tuple[str, ...] = ()  # preferred presets and encoders that are left out, each with the reason
+    output: str = ""  # directory of page and tables, absolute: a job's working directory may be gone at its end
 
     @property
     def configs(self) -> list[Config]:
@@ -88,7 +89,7 @@ def plan_sweep(loaded: LoadedSweep) -> SweepPlan:
     planner = _Planner(loaded)
     tables = tuple(planner.table(table) for table in loaded.sweep.tables)
     notes += filter(None, dict.fromkeys(map(preferred_note, planner.indexes.values())))
-    plan = SweepPlan(loaded, tables, planner.runs, planner.indexes, tuple(notes))
+    plan = SweepPlan(loaded, tables, planner.runs, planner.indexes, tuple(notes), _absolute(loaded.sweep.output))
     for config in plan.configs:
         planner.check_truth(config)
     cells = [cell for table in tables for cell in table.cells]
@@ -167,6 +168,7 @@ class _Planner:
 
     def table(self, table: TableConfig) -> PlannedTable:
         """Resolve a table; one cell that cannot be run does not stop the others."""
+        table = resolve_paths(table)  # a study reads its pool's files at the end
         cells: list[PlannedCell] = []
         configs: dict[str, Config] = {}
         for setting in table.settings():

@@ -202,7 +202,7 @@ class SweepRace:
 
     def __init__(self, plan: SweepPlan) -> None:
         assert plan.loaded.sweep.race is not None
-        self.plan, self.rule, self.output = plan, plan.loaded.sweep.race, os.path.abspath(plan.loaded.sweep.output)
+        self.plan, self.rule, self.output = plan, plan.loaded.sweep.race, plan.output
         self.log, self._metric = SweepLog(self.output), find_metric(plan.metric)
         self.tables: dict[str, TableRace] = {}
         self.studies: dict[str, TableRace] = {}

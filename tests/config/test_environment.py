@@ -61,6 +61,9 @@ def test_references_are_written_where_their_values_were(where, monkeypatch, tmp_
     config = build_config(values, "here")
     resolved = resolve_paths(config)
     copies = [resolved, resolved.model_copy(), pickle.loads(pickle.dumps(resolved)), copy.deepcopy(resolved)]
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()  # as that of a submitted job (users5.md 3.2)
     texts = [as_yaml(config) for config in copies]
     assert len(set(texts)) == 1
     assert written in texts[0]

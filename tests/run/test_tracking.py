@@ -183,8 +183,8 @@ def test_mlflow_has_a_sweep_whose_runs_are_exported_once(tmp_path, monkeypatch):
     page = tmp_path / "top_k" / "index.html"
     page.parent.mkdir()
     page.write_text("<p>table</p>")
-    sweep = SimpleNamespace(where="top_k.yaml", sweep=SimpleNamespace(output=str(page.parent)))
-    plan = SimpleNamespace(runs=runs, finished=runs, loaded=sweep)
+    loaded = SimpleNamespace(where="top_k.yaml")
+    plan = SimpleNamespace(runs=runs, finished=runs, loaded=loaded, output=str(page.parent))
     where = track_sweep(plan, [str(page)], {"n_runs": 2.0})
     assert [line.startswith("mlflow experiment s, run ") for line in where] == [True] * 3
     assert all(is_tracked(config) for config in runs.values())

@@ -34,7 +34,8 @@ def run_batch(config: Config, source: str, output: str) -> BatchSummary:
         DataError: Input, output or ledger cannot be used.
     """
     began, config = time.perf_counter(), resolve_paths(config)
-    check_kept({"the output": os.path.abspath(output), "ledger.path": config.ledger.path})
+    source, output = os.path.abspath(source), os.path.abspath(output)
+    check_kept({"the output": output, "ledger.path": config.ledger.path})
     if os.path.realpath(source) in map(os.path.realpath, (output, errors_path(output))):
         raise ConfigError(f"{source} is both the input and an output: name another output")
     models, summary, n_good = BatchModels(config), BatchSummary(output), Counter[str]()

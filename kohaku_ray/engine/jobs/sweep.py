@@ -127,7 +127,7 @@ def run_sweep(plan: SweepPlan) -> SweepSummary:
     elif waiting := plan.unfinished:
         first = next(iter(waiting.values()))
         check_places(first)
-        check_kept({name: os.path.abspath(getattr(plan.loaded.sweep, name)) for name in ("output", "indexes")})
+        check_kept({"output": plan.output, "indexes": os.path.abspath(plan.loaded.sweep.indexes)})
         _check_servers(waiting)
         with Session(first.cluster, first.ledger) as session:
             waiting = _affordable(session, plan, waiting, summary)
@@ -185,7 +185,7 @@ def race_sweep(plan: SweepPlan, summary: SweepSummary) -> None:
             return
         first = next(iter(plan.unfinished.values()))
         check_places(first)
-        check_kept({name: os.path.abspath(getattr(plan.loaded.sweep, name)) for name in ("output", "indexes")})
+        check_kept({"output": plan.output, "indexes": os.path.abspath(plan.loaded.sweep.indexes)})
         _check_servers(plan.unfinished)
         most = _most_at_once(race.plan, plan.unfinished)
         with Session(first.cluster, first.ledger) as session, closing(_Actors(most, [*plan.runs.values()])) as actors:
@@ -226,15 +226,14 @@ def finish_sweep(plan: SweepPlan, summary: SweepSummary) -> tuple[str, list[str]
     """
     sweep = collect(plan, summary.failed, summary.skipped, summary.lines(), plan.metric, summary.race)
     summary.n_errors = sum(run.n_errors for run in sweep.runs)
-    output = os.path.abspath(plan.loaded.sweep.output)
     try:
-        os.makedirs(output, exist_ok=True)
+        os.makedirs(plan.output, exist_ok=True)
     except OSError as error:
-        raise DataError(f"output is {output} and cannot be made ({error.strerror}): choose another with -o") from None
+        raise DataError(f"output is {plan.output} and cannot be made ({error.strerror}): choose another with -o") from None
     stats = compute_sweep_stats(sweep)
     selected = {table.table.name: table.selection for table in stats if table.selection is not None}
     raced = "" if sweep.race is None else "\n\n" + "\n".join([sweep.race.rule, *describe_race(sweep.race)])
-    return describe_sweep(sweep, stats) + raced, write_sweep(sweep, output, stats), selected
+    return describe_sweep(sweep, stats) + raced, write_sweep(sweep, plan.output, stats), selected
 
 
 def _build_indexes(plan: SweepPlan, waiting: Mapping[str, Config], summary: SweepSummary) -> None:
@@ -436,7 +435,7 @@ class _Paid:
     def total(self, plan: SweepPlan) -> Counter[str]:
         """Sum it over all runs, and over the parts of questions that a race has made."""
         total: Counter[str] = Counter()
-        shards = glob.glob(os.path.join(glob.escape(os.path.abspath(plan.loaded.sweep.output)), SHARDS, "*", "*"))
+        shards = glob.glob(os.path.join(glob.escape(plan.output), SHARDS, "*", "*"))
         for directory in (*(config.run for config in plan.runs.values()), *shards):
             paid = self._finished.get(directory)
             if paid is None:

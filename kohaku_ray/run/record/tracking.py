@@ -78,7 +78,7 @@ def check_tracking(config: Config) -> None:
 def local_store(tracking: TrackingConfig) -> str | None:
     """Find the file or directory of this machine that a tracker writes to; None: a server, or a database's own."""
     if tracking.to == "wandb":
-        return os.path.join(_wandb_directory(tracking), "wandb") if _is_wandb_offline() else None
+        return os.path.join(tracking.store or "", "wandb") if _is_wandb_offline() else None
     uri = _mlflow_uri(tracking)
     if uri.startswith("sqlite:///"):
         return uri.removeprefix("sqlite:///").partition("?")[0]
@@ -88,18 +88,10 @@ def local_store(tracking: TrackingConfig) -> str | None:
 def _mlflow_uri(tracking: TrackingConfig) -> str:
     """Return MLflow's address; that of a local store with an absolute path, which no later job reads otherwise."""
     uri = tracking.uri or os.environ.get("MLFLOW_TRACKING_URI", "") or "sqlite:///mlflow.db"
-    base = _directory(tracking.store)
+    base = tracking.store or ""
     if uri.startswith("sqlite:///"):
         return f"sqlite:///{os.path.join(base, uri.removeprefix('sqlite:///'))}"
     return uri if is_uri(uri) or uri.startswith("databricks") else os.path.join(base, uri)
-
-
-def _wandb_directory(tracking: TrackingConfig) -> str:
-    return _directory(tracking.store or os.environ.get("WANDB_DIR"))
-
-
-def _directory(store: str | None) -> str:
-    return os.path.abspath(store or "")
 
 
 def _is_wandb_offline() -> bool:
@@ -242,7 +234,7 @@ def _to_wandb(settings: TrackingConfig, exported: Exported) -> Place:
         project=settings.project,
         name=exported.name,
         group=exported.group or None,
-        dir=_wandb_directory(settings),
+        dir=settings.store,
         config=dict(exported.params),
         reinit="create_new",
         settings=wandb.Settings(console="off", silent=True, **server),
