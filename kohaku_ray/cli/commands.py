@@ -167,7 +167,9 @@ def answer(arguments: argparse.Namespace) -> Outcome:
     run = Run(_load(arguments))
     check_tracking(run.config)
     if finished_before := not arguments.again and run.find() and not arguments.retry:
-        print_result("finished before, with the same inputs: nothing to do (--again repeats it, calls that ledger.path lacks)\n")
+        print_result(
+            "finished before, with the same inputs: nothing to do (--again repeats it, calls that ledger.path lacks)\n"
+        )
     else:
         print_progress("answer  starting")
         importlib.import_module("kohaku_ray.engine.jobs.answer")

@@ -249,12 +249,13 @@ def publish_shards(
     sources: pa.Table | None = None,
     parsed: pa.Table | None = None,
     images: pa.Table | None = None,
+    parsing: str = "",
 ) -> dict[str, Any]:
     """Make shards, at least one, the index, over any old one: join their statistics and the places of their documents.
 
     Readers see the old index until all files are written. ``kept`` are the numbers of shards that were there before;
     ``rejects``, ``sources``, ``parsed`` and ``images`` are rows of their schemas: of the last, None where images are
-    not extracted, else their PNGs are there.
+    not extracted, else their PNGs are there. ``parsing`` digests the code that parsed them.
 
     Returns:
         Counts, also of texts encoded and reused, distinct per shard.
@@ -293,7 +294,9 @@ def publish_shards(
     counts = {name: total[name] for name in shards[0]["counts"]}
     counts |= {"n_rejects": rejects.num_rows, "n_terms": n_terms, "n_bytes": total["n_bytes"] + files.n_bytes}
     counts |= {} if images is None else {"n_images": images.num_rows}
-    publish(directory, _manifest(files, settings, views, counts, shards) | {"mean_terms": means})
+    manifest = _manifest(files, settings, views, counts, shards) | {"mean_terms": means}
+    manifest["versions"] |= {"parsing": parsing} if parsing else {}
+    publish(directory, manifest)
     return counts
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 from kit.rows import check_rows
 from kit.runs_here import index_here
 
+from kohaku_ray import documents, values
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.store import Index
+from kohaku_ray.run.checks.validate import validate
 from kohaku_ray.run.collection import indexing
-from kohaku_ray.run.collection.indexes import difference
+from kohaku_ray.run.collection.indexes import PARSING, difference, parser_note
 from kohaku_ray.run.collection.indexing import choose_shards
 
 WORDS = {"a.md": "The hall drew 41 MW in May.", "b.md": "Fans spin faster in June.", "c.md": "Two pumps run at night."}
@@ -87,6 +91,37 @@ def test_what_a_document_follows_from_besides_its_file_is_compared(docs, index, 
     assert index(with_metadata, "index.chunks={size: 40, overlap: 0}")[0] == [*WORDS]
     monkeypatch.setattr(indexing, "_parser_identity", lambda _: "another version")
     assert index(with_metadata, "index.chunks={size: 40, overlap: 0}")[0] == [*WORDS]
+
+
+def test_an_index_of_another_parser_is_used_and_what_another_one_changes_is_counted(docs, index, tmp_path, monkeypatch):
+    """It was accepted without a word, and its manifest had the same version (users5.md 2.4)."""
+    with monkeypatch.context() as older:
+        read = indexing.parse_source
+        cut_short = lambda file, config, name, _: read(file, config, name, Path(file).read_bytes()[:-8])  # noqa: E731
+        older.setattr(indexing, "parse_source", cut_short)
+        older.setattr(indexing, "parsing_digest", lambda _: "older")
+        index()
+    indexing._parser_identity.cache_clear()  # a later process has none
+    made = Index.open(f"{tmp_path}/index")
+    assert "made by another parser (of kohaku_ray 0.1.0+" in parser_note(made, index.config)
+    assert difference(made, index.config) == ""
+    lines = "\n".join(validate(index.config, deep=True).lines)
+    assert "`kohaku-ray index` changes 3 of its 3 texts" in lines, lines
+    assert index() == ([*WORDS], [*WORDS.values()])
+    assert parser_note(Index.open(f"{tmp_path}/index"), index.config) == ""
+
+
+def test_the_libraries_of_the_parser_are_those_that_it_imports():
+    rooms = [Path(place) for room in (documents, values) for place in room.__path__]
+    code = "\n".join(file.read_text() for room in rooms for file in room.rglob("*.py"))
+    imported = {match[1] for match in re.finditer(r"^\s*(?:from|import) (\w+)", code, re.MULTILINE)}
+    imported |= {"nltk"} if "nltk_module" in code else set()
+    by_module = {"PIL": "pillow", "markdown_it": "markdown-it-py"}
+    known = {by_module.get(name, name) for name in imported}
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    required = {match[0] for name in project["dependencies"] if (match := re.match(r"[\w.-]+", name))}
+    compute = {"numpy", "pyarrow", "pydantic", "pyyaml", "scipy"}  # no text depends on them
+    assert {*PARSING} == (known & required) - compute
 
 
 def test_pages_are_parsed_again_where_what_they_repeat_has_changed(docs, index):

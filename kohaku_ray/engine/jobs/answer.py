@@ -42,7 +42,7 @@ from kohaku_ray.run.checks.demand import answer_demand, cluster_address
 from kohaku_ray.run.checks.deployments import check_deployment, check_vision
 from kohaku_ray.run.checks.servers import check_servers
 from kohaku_ray.run.collection.documents import describe_rejected_gold, rejected_gold
-from kohaku_ray.run.collection.indexes import difference, open_index
+from kohaku_ray.run.collection.indexes import difference, open_index, parser_note, parsing_of
 from kohaku_ray.run.collection.sources import check_places, questions_of, read_metadata, resolve
 from kohaku_ray.run.models import IN_SHARDS, models_of
 from kohaku_ray.run.record.directory import RunDirectory
@@ -105,6 +105,8 @@ def run_answer(
         raise IndexMismatchError(warning)
     if warning:
         print_progress(f"answer  warning: {warning}")
+    elif note := parser_note(index, config):
+        print_progress(f"answer  {note}")
     asked = f"{pluralize(len(questions), 'question')} × {pluralize(config.ensemble.members, 'member')}"
     print_progress(f"answer  {asked}" if pool is not None else f"answer  {asked}: {_waiting_for(config)}")
     with Session(config.cluster, config.ledger) as session:
@@ -191,7 +193,7 @@ def make_run(
             summary.n_placed[name], summary.n_moved[name] = (now - then for now, then in counts)
         ledger.flush()
         summary.wall_s = time.perf_counter() - began
-        directory.finish(config, summary, identity)
+        directory.finish(config, summary, identity, parsing_of(open_index(config)))
         return summary
 
 

@@ -229,7 +229,9 @@ def finish_sweep(plan: SweepPlan, summary: SweepSummary) -> tuple[str, list[str]
     try:
         os.makedirs(plan.output, exist_ok=True)
     except OSError as error:
-        raise DataError(f"output is {plan.output} and cannot be made ({error.strerror}): choose another with -o") from None
+        raise DataError(
+            f"output is {plan.output} and cannot be made ({error.strerror}): choose another with -o"
+        ) from None
     stats = compute_sweep_stats(sweep)
     selected = {table.table.name: table.selection for table in stats if table.selection is not None}
     raced = "" if sweep.race is None else "\n\n" + "\n".join([sweep.race.rule, *describe_race(sweep.race)])

@@ -40,8 +40,14 @@ from kohaku_ray.run.checks.deployments import check_deployment, check_vision, ch
 from kohaku_ray.run.checks.free_gpus import FreeNode, GpuChoice, choose_build_gpus, local_node, search_device
 from kohaku_ray.run.checks.retrievers import RetrieverPlan, plan_retrievers
 from kohaku_ray.run.checks.servers import reach
-from kohaku_ray.run.collection.documents import default_ids, describe_reject, describe_rejected_gold, rejected_gold
-from kohaku_ray.run.collection.indexes import difference, open_index, preferred_note
+from kohaku_ray.run.collection.documents import (
+    count_changes,
+    default_ids,
+    describe_reject,
+    describe_rejected_gold,
+    rejected_gold,
+)
+from kohaku_ray.run.collection.indexes import difference, open_index, parser_note, preferred_note
 from kohaku_ray.run.collection.sources import (
     check_images,
     check_places,
@@ -178,6 +184,10 @@ def _index(config: Config, findings: Findings, deep: bool) -> Index | None:
     findings.lines.append(line)
     if changed := difference(index, config):
         findings.lines.append(f"warning: {changed}")
+    elif note := parser_note(index, config):
+        findings.lines.append(f"warning: {note}")
+        if deep and (counts := findings.of(count_changes, index, config)) is not None:
+            findings.lines.append(f"`kohaku-ray index` changes {counts[0]:,} of its {counts[1]:,} texts")
     return index
 
 

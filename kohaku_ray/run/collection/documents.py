@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
+import pyarrow.compute as pc
+
 from kohaku_ray.config import Config
 from kohaku_ray.documents.data.kohakurag import write_kohakurag
 from kohaku_ray.documents.figures import ImageSource, images_of, map_images, recaptioned
@@ -20,6 +22,7 @@ from kohaku_ray.documents.parse import parse_documents, read_in_time, without_re
 from kohaku_ray.documents.text.content import UNREADABLE, UNREADABLE_SHARE, default_doc_id, valid_doc_id
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.flatten import flatten
+from kohaku_ray.index.nodes import KINDS, SENTENCE
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import pluralize
 from kohaku_ray.run.collection.sources import document_format, find_sources, read_metadata, resolve
@@ -258,6 +261,22 @@ def parse_collection(config: Config, report: Callable[[str], object] = lambda te
         DocumentView(row["file"], row["document"], (*row["document"].odd, *_odd_texts(row["document"]))) for row in used
     ]
     return Collection(len(files), tuple(views), rejects, left_out)
+
+
+def count_changes(index: Index, config: Config) -> tuple[int, int]:
+    """Parse the configured files now: how many texts another index of them would not share with this one, and all.
+
+    Raises:
+        DataError: The files, or the index, cannot be read.
+    """
+    table = index.nodes.table
+    rows = table.filter(pc.field("kind") == KINDS[SENTENCE]).select(["doc_id", "text"])
+    before = Counter(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+    now = Counter[tuple[str, str]]()
+    for view in parse_collection(config).documents:
+        nodes = flatten(view.document).filter(pc.field("kind") == KINDS[SENTENCE])
+        now.update((view.document.doc_id, text) for text in nodes["text"].to_pylist())
+    return max((before - now).total(), (now - before).total()), before.total()
 
 
 def _odd_texts(document: Document) -> tuple[str, ...]:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
+import kohaku_ray.documents as documents_room
+import kohaku_ray.values as values_room
 from kohaku_ray.config import Config
 from kohaku_ray.config.load import encoder_preset, missing_encoder
 from kohaku_ray.documents.read import digest_of
@@ -19,6 +25,7 @@ from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.endpoint import EndpointEncoder
+from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.identity import check_faiss, encoder_identity, vector_length
 from kohaku_ray.index.queries import KeptQueries
 from kohaku_ray.index.settings import Device, EncoderConfig, EndpointConfig
@@ -27,10 +34,11 @@ from kohaku_ray.index.vectors import FLAT
 from kohaku_ray.index.views import IMAGE, View
 from kohaku_ray.models.endpoint import Endpoint
 from kohaku_ray.models.openai import Limiter
-from kohaku_ray.records import pluralize
+from kohaku_ray.records import digest, pluralize
 from kohaku_ray.run.collection.captions import caption_settings
-from kohaku_ray.run.collection.sources import find_sources, first_of, resolve
-from kohaku_ray.storage import AT_ONCE, without_options
+from kohaku_ray.run.collection.sources import document_format, find_sources, first_of, resolve
+from kohaku_ray.storage import AT_ONCE, checksum, without_options
+from kohaku_ray.version import code_version
 
 TextEncoder = SentenceEncoder | EndpointEncoder
 """Encodes passages and queries."""
@@ -253,6 +261,43 @@ def source_bytes(files: Sequence[str]) -> int | None:
     """Sum the sizes of files; None: one is on an object store."""
     sizes = [os.path.getsize(file) if os.path.exists(file) else None for file in files]
     return sum(size for size in sizes if size is not None) if None not in sizes else None
+
+
+PARSING = ("docutils", "filetype", "markdown-it-py", "nltk", "pillow", "pylatexenc", "pymupdf", "selectolax")
+"""Distributions by which ``documents`` reads files."""
+
+
+def parsing_digest(config: Config) -> str:
+    """Digest by what files are parsed: this package's code for it, the format's own, and the libraries."""
+    return _parsing_digest(inspect.getsourcefile(document_format(config).parse))
+
+
+@functools.cache
+def _parsing_digest(format_file: str | None) -> str:
+    rooms = [Path(place) for room in (documents_room, values_room) for place in room.__path__]
+    code = [file for room in rooms for file in sorted(room.rglob("*.py"))]
+    code += map(Path, filter(None, [inspect.getfile(flatten), inspect.getfile(Chunks), format_file]))
+    libraries = {}
+    for name in PARSING:
+        with suppress(PackageNotFoundError):
+            libraries[name] = version(name)
+    return digest([[checksum(file.read_bytes()) for file in code], libraries])
+
+
+def parsing_of(index: Index) -> str:
+    """Return the ``parsing_digest`` that an index was made with; empty: one before it was recorded."""
+    return str(index.manifest["versions"].get("parsing", ""))
+
+
+def parser_note(index: Index, config: Config) -> str:
+    """Say that an index was made by another parser; empty: it was not, or was not made from files."""
+    if index.sources is None or parsing_of(index) == parsing_digest(config):
+        return ""
+    return (
+        f"the index at {config.index.path} was made by another parser (of kohaku_ray "
+        f"{index.manifest['versions'].get('kohaku_ray')}; this is {code_version()}): it is used as it is; `kohaku-ray "
+        f"index` parses its {pluralize(len(index.sources), 'file')} again, `validate --deep` counts what that changes"
+    )
 
 
 MOST_ASKED = 2000

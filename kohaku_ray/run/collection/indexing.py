@@ -7,27 +7,23 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import inspect
 import json
 import math
 import os
-import re
 import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import version
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-import kohaku_ray.documents as documents_room
 from kohaku_ray.config import Config
 from kohaku_ray.documents.bounded import packed
 from kohaku_ray.documents.figures import images_of
@@ -47,7 +43,6 @@ from kohaku_ray.index.build import (
     unchanged_shard,
     views_with_old,
 )
-from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.endpoint import EndpointEncoder
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import passage_tokenizer, token_counter, vector_keys
@@ -75,12 +70,13 @@ from kohaku_ray.run.collection.indexes import (
     encoder_settings,
     index_settings,
     make_encoder,
+    parsing_digest,
     slow_search_note,
     source_names,
     views_of,
 )
 from kohaku_ray.run.collection.sources import document_format, read_metadata
-from kohaku_ray.storage import Directory, checksum, is_uri
+from kohaku_ray.storage import Directory, is_uri
 
 BLOCKS_PER_ENCODER = 32
 """Fewest blocks per encoder, unless a block would fall below ``MIN_BLOCK_TOKENS`` (``MIN_GPU_BLOCK_TOKENS``)."""
@@ -231,23 +227,13 @@ def _kept(config_json: str, job: str) -> KeptDocuments:
 
 @functools.lru_cache(maxsize=1)
 def _parser_identity(config_json: str) -> str:
-    """Digest what decides how any file is parsed: settings, this package's code, and the libraries that it reads by."""
+    """Digest what decides how any file is parsed: settings, code, and the libraries that it reads and counts by."""
     config = Config.model_validate_json(config_json)
-    documents, format_of = config.documents, document_format(config)
+    documents = config.documents
     settings = [documents.format, documents.sentence_split, documents.timeout_s, config.index.captions]
     settings += [config.index.images, config.system, repr(chunks_of(config)), config.index.encoder.tokenizer]
     settings.append(config.index.encoder.revision)
-    [room] = documents_room.__path__
-    code = [*sorted(Path(room).rglob("*.py")), Path(inspect.getfile(flatten)), Path(inspect.getfile(Chunks))]
-    if own := inspect.getsourcefile(format_of.parse):
-        code.append(Path(own))
-    sources = {path.name: checksum(path.read_bytes()) for path in code}
-    required = [re.match(r"[\w.-]+", name) for name in requires("kohaku-ray") or ()]
-    libraries = {}
-    for name in {match[0] for match in required if match}:
-        with suppress(PackageNotFoundError):
-            libraries[name] = version(name)
-    return digest([settings, sources, libraries])
+    return digest([settings, parsing_digest(config), version("transformers"), version("tokenizers")])
 
 
 def tables_of(document: Document, config: Config, job: str) -> dict[str, Any]:
@@ -560,6 +546,7 @@ def join_shards(config: Config, job: str, *parts: BuiltShard | None) -> dict[str
         config.index.path,
         [shard for shard, _ in built],
         kept,
+        parsing=parsing_digest(config),
         rejects=pa.Table.from_pylist([{"file": where, "reason": reason} for where, reason in rejects], REJECT_SCHEMA),
         sources=sources,
         parsed=documents,

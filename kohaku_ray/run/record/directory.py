@@ -127,11 +127,13 @@ class RunDirectory:
         self.write_text("run.json", json.dumps(facts, indent=2))
         self.write_text("config.yaml", text)
 
-    def finish(self, config: Config, summary: Any, identity: str) -> None:
+    def finish(self, config: Config, summary: Any, identity: str, parsing: str = "") -> None:
         """Record that the run is finished: its counts (a dataclass), its system's facts, and its files' checksums.
 
-        ``identity`` is the digest of all that decides its outputs (``identity_of``).
+        ``identity`` is the digest of all that decides its outputs (``identity_of``), ``parsing`` its index's
+        ``parsing_digest``.
         """
+        versions = {"kohaku_ray": code_version(), "ray": version("ray"), "python": platform.python_version()}
         names = ["config.yaml", *(f"{name}.parquet" for name in SCHEMAS), *ANSWER_FILES, *config.declaration.outputs]
         facts = {
             "status": "finished",
@@ -139,7 +141,7 @@ class RunDirectory:
             **facts_of(config),
             "settings": changed_settings(config),
             "identity": identity,
-            "versions": {"kohaku_ray": code_version(), "ray": version("ray"), "python": platform.python_version()},
+            "versions": versions | ({"parsing": parsing} if parsing else {}),
             "checksums": {name: digest for name in names if (digest := self._directory.checksum(name))},
         }
         self.write_text("run.json", json.dumps({**facts, "checksum": facts_checksum(facts)}, indent=2))
