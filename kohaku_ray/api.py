@@ -260,7 +260,7 @@ class Sweep:
 
         sweep = Sweep("depth.yaml", ["my.yaml"], race=True)
         sweep.run()                                        # elsewhere, meanwhile:
-        sweep.stop("top_k=4"); sweep.add({"kohaku.top_k": 32})
+        sweep.stop("top_k=4")
 
     Attributes:
         page: Path of its page, which shows a race as it goes on.

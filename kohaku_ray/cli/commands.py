@@ -39,7 +39,7 @@ from kohaku_ray.cli.results import (
     take_fields,
 )
 from kohaku_ray.errors import ConfigError, DataError, did_you_mean
-from kohaku_ray.pages.terminal import print_error, print_progress, print_result
+from kohaku_ray.pages.terminal import Progress, print_error, print_progress, print_result
 from kohaku_ray.run.record.outcomes import BAD_CONFIG, FAILED, OK, ROWS_IN_ERROR, Outcome, plain
 
 if TYPE_CHECKING:
@@ -134,7 +134,13 @@ def documents(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.run.record.summary import pluralize
 
     config = _load(arguments)
-    collection = parse_collection(config, print_progress if arguments.document is None else lambda _: None)
+    with Progress("parse", 0, "files") as progress:
+
+        def report(n_parsed: int, n_files: int) -> None:
+            progress.expect(n_files)
+            progress.show(n_parsed)
+
+        collection = parse_collection(config, report) if arguments.document is None else parse_collection(config)
     if arguments.document is not None:
         collection = collection.only(arguments.document)
         print_result("\n\n".join(map(describe_tree, collection.documents)))

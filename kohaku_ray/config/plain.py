@@ -173,11 +173,11 @@ class Environment:
             return reference
         if not isinstance(now, str) or not isinstance(made, str):
             return now
-        path = os.path.normpath(os.path.expanduser(made))
-        if now == path:
+        place = os.path.normpath(os.path.expanduser(made))
+        if now == place:
             return reference
         # Not by the working directory, which may be another one by now, or gone.
-        return os.path.join(now.removesuffix(path), reference) if now.endswith(f"/{path}") else self.hide(now)
+        return os.path.join(now.removesuffix(place), reference) if now.endswith(f"/{place}") else self.hide(now)
 
 
 def _put(values: Any, path: KeyPath, value: Any) -> None:

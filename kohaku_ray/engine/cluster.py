@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import ray
-from ray._private.state import available_resources_per_node
+from ray._private.state import actors, available_resources_per_node
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -191,6 +191,12 @@ def check_cluster(demand: Demand, cluster: ClusterConfig) -> None:
 def node_resources() -> list[dict[str, float]]:
     """Return the resources of every living node."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def started_on(actor: Any) -> str:
+    """Name the node on which an actor's process starts, or has started; empty: it waits for one with room."""
+    node_id = actors(actor._actor_id.hex()).get("Address", {}).get("NodeID", "")
+    return next((f"node {node['NodeManagerAddress']}" for node in ray.nodes() if node["NodeID"] == node_id), "")
 
 
 def choose_when_freed(choose: Callable[[list[FreeNode]], Choice]) -> Choice:

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from kohaku_ray.pages.text import write_duration
 
-LINES_EVERY_S = (0.5, 300.0)
+LINES_EVERY_S = (2.0, 300.0)
 """Shortest and longest time between two lines of progress where no bar can be drawn: a tenth of the time so far."""
 
 SAY_LEFT_S = 60.0
@@ -174,13 +174,13 @@ class Progress:
     On a terminal and in a notebook it is one bar, drawn in place; elsewhere it is a line at ever longer intervals.
     """
 
-    def __init__(self, job: str, total: float, unit: str, began: float | None = None) -> None:
+    def __init__(self, job: str, total: float, unit: str, began: float | None = None, done: float = 0.0) -> None:
         """Start the clock; the first ``show`` draws.
 
         ``job`` is the first word of every line, ``total`` its whole work, counted in ``unit`` (in the plural),
-        ``began`` when it began, by ``time.perf_counter`` (default: now).
+        ``began`` when it began, by ``time.perf_counter`` (default: now), with how much of it ``done`` before.
         """
-        self._job, self._total, self._unit = job, total, unit
+        self._job, self._total, self._unit, self._done_before = job, total, unit, done
         self._began, self._last_line_s = time.perf_counter() if began is None else began, 0.0
         self._bar: Any = None
 
@@ -209,7 +209,7 @@ class Progress:
         if now - self._last_line_s < min(max((now - self._began) / 10, shortest_s), longest_s) and done < self._total:
             return
         self._last_line_s = now
-        rate = done / max(now - self._began, 1e-9)
+        rate = (done - self._done_before) / max(now - self._began, 1e-9)
         speed = f"{1 / rate:,.0f} s each" if 0 < rate < 0.1 else f"{rate:,.{int(rate < 100)}f}/s" if rate else ""
         left_s = (self._total - done) / rate if rate else 0.0
         left = f"about {write_duration(left_s)} left" if left_s >= SAY_LEFT_S else ""
@@ -217,12 +217,19 @@ class Progress:
         facts = [f"{self._job:<8}{so_far}/{total} {self._unit}", speed, left, more or note]
         print_progress("  ".join(filter(None, facts)))
 
+    def expect(self, total: float) -> None:
+        """Change the whole work, where it grows or shrinks on the way."""
+        self._total = total
+        if self._bar is not None:
+            self._bar.total = total
+
     def _drawn(self) -> Any:
         from tqdm import tqdm
 
         _mode.n_bars += 1
         return tqdm(
             total=self._total,
+            initial=self._done_before,
             desc=f"{self._job:<7}",
             file=sys.stderr,
             dynamic_ncols=True,

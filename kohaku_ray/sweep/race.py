@@ -299,6 +299,12 @@ class SweepRace:
         left = {run for cell, runs in self._runs.items() if cell not in playing for run in runs.values()}
         return left - {run for cell in playing for run in self._runs[cell].values()}
 
+    def count_answers(self, lost: Collection[str]) -> tuple[int, int]:
+        """Count the questions that all runs have answered, and how many these are if no more cells leave."""
+        over = {*self._given_up, *lost}
+        seen = {run: len(self._seen.get(run, ())) for runs in self._runs.values() for run in runs.values()}
+        return sum(seen.values()), sum(n if run in over else len(self.order) for run, n in seen.items())
+
     def advance(self, lost: Collection[str], show: Callable[[], None]) -> ShardWork | None:
         """Observe what lies on disk, shard by shard, and return what must be answered next; None: the race is over.
 

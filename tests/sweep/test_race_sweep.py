@@ -108,8 +108,11 @@ def log_of(race: SweepRace, act: str) -> list[dict]:
 def test_losers_leave_early_and_the_winner_alone_is_made_whole(load):
     race, shown = SweepRace(plan_sweep(load())), []
     race.begin()
+    assert race.count_answers(()) == (0, 3 * 120)
     asked = drive(race, shown=shown)
     left = by_name(race)
+    n_answered = sum(n for _, n in left.values())
+    assert race.count_answers(()) == (n_answered, n_answered + 120 - left["top_k=16"][1]), "of the winner alone"
     assert left["top_k=16"][0] == ""
     assert left["top_k=1"] == ("beaten", log_of(race, "dropped")[0]["questions"])
     assert left["top_k=1"][1] < 60

@@ -21,7 +21,7 @@ from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.engine.actors.members import MemberProcess
 from kohaku_ray.engine.actors.retriever import Retriever
 from kohaku_ray.engine.actors.voter import MembersAndVoter, Voter
-from kohaku_ray.engine.cluster import choose_when_freed, idle_cpus, node_resources, print_progress
+from kohaku_ray.engine.cluster import choose_when_freed, idle_cpus, node_resources, print_progress, started_on
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import RefusingLedger
 from kohaku_ray.engine.worker_groups import read_most_nodes
@@ -85,7 +85,7 @@ class ActorPool:
         self.retrievers = [actor for replica in range(plan.n) for actor in start(replica)]
         self._n_shards, self._start = n_shards, start
         # Asked for now: an index and its encoder take seconds to open, while other actors and replicas start.
-        self._opened = [retriever.ready.remote() for retriever in self.retrievers]
+        self._actor_of = {actor.ready.remote(): actor for actor in self.retrievers}
         self._n_workers, self._always = n_workers, always
         self.members: list[Any] = []
         self.voters: list[Any] = []
@@ -117,7 +117,7 @@ class ActorPool:
                 self.voters = [voter.options(name=first, **here).remote()]
                 self.voters += [voter.options(name=name).remote() for name in others]
         notes: set[str] = set()
-        waiting = self._opened
+        waiting = list(self._actor_of)
         while waiting:
             done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=SAY_EVERY_S)
             opened = ray_get(done)
@@ -126,15 +126,25 @@ class ActorPool:
                 notes.add(note)
             waiting += self._add_retrievers(max((ms for _, ms in opened), default=0.0))
             if waiting:
-                free, retriever = ray.available_resources(), self._config.cluster.retriever
-                asked = {kind: n for kind, n in (("CPU", retriever.cpus), ("GPU", retriever.n_gpus)) if n}
-                needed = " and ".join(pluralize(n, kind) for kind, n in asked.items()) or "no CPU"
-                left = " and ".join(pluralize(free.get(kind, 0.0), kind) for kind in asked or ("CPU", "GPU"))
-                each = " each" if len(waiting) > 1 else ""
-                print_progress(
-                    f"answer  waiting for {pluralize(len(waiting), 'retriever')} ({needed}{each}) to start and open "
-                    f"the index: the cluster has {left} free"
-                )
+                print_progress(f"answer  {self._describe_waiting([self._actor_of[ref] for ref in waiting])}")
+
+    def _describe_waiting(self, retrievers: Sequence[Any]) -> str:
+        """Say where retrievers start, or what those need for which no node has room."""
+        free, retriever = ray.available_resources(), self._config.cluster.retriever
+        asked = {kind: n for kind, n in (("CPU", retriever.cpus), ("GPU", retriever.n_gpus)) if n}
+        has_room = all(free.get(kind, 0.0) >= n for kind, n in asked.items())
+        nodes = [started_on(actor) or ("a node with room" if has_room else "") for actor in retrievers]
+        starting, parts = list(filter(None, nodes)), []
+        if starting:
+            on = f"{'is' if len(starting) == 1 else 'are'} starting on {', '.join(dict.fromkeys(starting))}"
+            parts.append(f"{pluralize(len(starting), 'retriever')} {on}: imports, then opens the index")
+        if n_waiting := len(retrievers) - len(starting):
+            needed = " and ".join(pluralize(n, kind) for kind, n in asked.items())
+            left = " and ".join(pluralize(free.get(kind, 0.0), kind) for kind in asked)
+            each = " each" if n_waiting > 1 else ""
+            what = f"{pluralize(n_waiting, 'retriever')} ({needed}{each})"
+            parts.append(f"waiting for a node with room for {what}: the cluster has {left} free")
+        return "; ".join(parts)
 
     def _add_retrievers(self, search_ms: float) -> list[Any]:
         """Start as many more retrievers as a query's time asks for, where there is room; returns what they open."""
@@ -147,7 +157,9 @@ class ActorPool:
             what = f"{pluralize(len(more), 'more retriever')}, since a query takes {search_ms:.1f} ms of CPU"
             print_progress(f"answer  {what} (index.factory: an IVF takes less)")
         self.retrievers += more
-        return [actor.ready.remote() for actor in more]
+        opened = {actor.ready.remote(): actor for actor in more}
+        self._actor_of |= opened
+        return list(opened)
 
     def close(self) -> None:
         """End the actors now: the next pool needs their CPUs."""

@@ -14,8 +14,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import ray
 
@@ -193,13 +194,22 @@ def race_sweep(plan: SweepPlan, summary: SweepSummary) -> None:
             groups = _grouped(plan.unfinished, lambda config: tuple(_applications(config).values()))
             if len(groups) == 1:  # else models take turns, as the cluster may not hold all of them
                 session.start_replicas(first.used_deployments, shared=True)
-            while (work := race.advance(lost(), show)) is not None:
-                _build_indexes(plan, work.configs, summary)
-                _make_runs(plan, work.configs, summary, actors, work.question_ids)
+            with Progress("race", 0, "questions × cells", done=race.count_answers(lost())[0]) as progress:
+                while (work := race.advance(lost(), show)) is not None:
+                    _build_indexes(plan, work.configs, summary)
+                    n_answered, n_all = race.count_answers(lost())
+                    progress.expect(n_all)
+                    report = partial(_show_answers, progress, n_answered, len(work.question_ids))
+                    _make_runs(plan, work.configs, summary, actors, work.question_ids, report)
             rest = {run_id: config for run_id, config in race.whole.items() if run_id not in lost()}
             _build_indexes(plan, rest, summary)
             summary.n_made = summary.n_ended = 0
             _make_runs(plan, rest, summary, actors)
+
+
+def _show_answers(progress: Progress, n_before: int, n_questions: int, n_runs: float, note: str) -> None:
+    """Show how far a race is whose runs answer a shard: so many of them have."""
+    progress.show(n_before + n_runs * n_questions, note)
 
 
 def _affordable(
@@ -278,14 +288,17 @@ def _make_runs(
     summary: SweepSummary,
     actors: _Actors,
     shard: Sequence[str] | None = None,
+    report: Callable[[float, str], object] | None = None,
 ) -> None:
     """Make the runs grouped by models, then by ledger and index: replicas start once per group, actors more seldom.
 
-    ``shard`` are the questions that all of them answer; None: all that they have.
+    ``shard`` are the questions that all of them answer; None: all that they have. ``report`` takes the number of runs
+    that are made, and a note; by default it is shown.
     """
     left = {run_id: config for run_id, config in waiting.items() if run_id not in summary.failed}
     summary.n_ended = 0
-    with Progress("sweep", len(waiting), "runs") as progress:
+    with ExitStack() as shown:
+        report = report or shown.enter_context(Progress("sweep", len(waiting), "runs")).show
         for group in _grouped(left, lambda config: tuple(_applications(config).values())):
             first = next(iter(group.values()))
             if why := first.budget.over(actors.paid.total(plan)):
@@ -300,7 +313,7 @@ def _make_runs(
                 session.start_replicas(deployments)
                 for part in parts:
                     with _failing_alone(part, summary):
-                        _make_together(plan, part, summary, progress, actors, shard)
+                        _make_together(plan, part, summary, report, actors, shard)
 
 
 @contextmanager
@@ -376,7 +389,7 @@ def _make_together(
     plan: SweepPlan,
     runs: Mapping[str, Config],
     summary: SweepSummary,
-    progress: Progress,
+    report: Callable[[float, str], object],
     actors: _Actors,
     shard: Sequence[str] | None,
 ) -> None:
@@ -386,7 +399,7 @@ def _make_together(
     stop, lock = threading.Event(), threading.Lock()
 
     def show() -> None:
-        progress.show(summary.n_ended + sum(shares.values()), f"{len(summary.failed)} failed{spending.shown()}")
+        report(summary.n_ended + sum(shares.values()), f"{len(summary.failed)} failed{spending.shown()}")
 
     def make(run_id: str, config: Config) -> AnswerSummary:
         def go_on(share: float) -> None:

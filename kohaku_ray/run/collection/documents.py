@@ -224,8 +224,10 @@ class Collection:
         return replace(self, documents=views, rejects=())
 
 
-def parse_collection(config: Config, report: Callable[[str], object] = lambda text: None) -> Collection:
-    """Parse the configured files one after the other, as the index job does, without Ray; ``report`` takes progress.
+def parse_collection(config: Config, report: Callable[[int, int], object] = lambda n, n_files: None) -> Collection:
+    """Parse the configured files one after the other, as the index job does, without Ray.
+
+    ``report`` takes after each file how many are parsed, and their number.
 
     Raises:
         DataError: A path does not exist, or the metadata file cannot be used.
@@ -237,8 +239,6 @@ def parse_collection(config: Config, report: Callable[[str], object] = lambda te
     rows: list[dict[str, Any]] = []
     left_out = Counter[str]()
     for number, file in enumerate(files, 1):
-        if number % (len(files) // 20 + 1) == 0:
-            report(f"parse   {number}/{len(files)} files")
         parsed = parse_source(file, config, ids.get(file))
         rows += [
             {"file": file, "where": where, "doc_id": None, "reason": reason, "par_ids": None, "words": None}
@@ -256,6 +256,7 @@ def parse_collection(config: Config, report: Callable[[str], object] = lambda te
             except DataError as error:
                 row["reason"] = str(error)
             rows.append(row)
+        report(number, len(files))
     used, rejects = split_used_and_rejected(rows)
     views = [
         DocumentView(row["file"], row["document"], (*row["document"].odd, *_odd_texts(row["document"]))) for row in used
