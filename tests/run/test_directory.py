@@ -80,7 +80,7 @@ def test_a_run_that_is_refused_leaves_the_old_outputs(tmp_path, monkeypatch, why
     monkeypatch.setattr(session, "ActorPool", no_actors)
     if why != "no index":
         index = SimpleNamespace(n_shards=1)
-        stands_in = {"open_index": index, "identity_of": "", "difference": "", "rejected_gold": {}}
+        stands_in = {"open_index": index, "identity_of": "", "difference": "", "parser_note": "", "rejected_gold": {}}
         for name, item in stands_in.items():
             monkeypatch.setattr(job, name, lambda *_, stand_in=item: stand_in)
     run = small_run(tmp_path / "run")

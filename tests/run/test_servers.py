@@ -24,7 +24,8 @@ def command(tmp_path, monkeypatch, capsys):
     """Run a command that must not start Ray, with one deployment of a server; returns exit code and errors."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(session, "connected", lambda *_: pytest.fail("Ray was started"))
-    for name, made in (("open_index", None), ("identity_of", "x"), ("difference", ""), ("rejected_gold", {})):
+    silent = {"identity_of": "x", "difference": "", "parser_note": "", "rejected_gold": {}}
+    for name, made in {"open_index": None, **silent}.items():
         monkeypatch.setattr(f"kohaku_ray.engine.jobs.answer.{name}", lambda *_, made=made: made)
 
     def command(*arguments: str, model: str = "small", url: str = NOWHERE) -> tuple[int, str]:
