@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,18 @@ def test_a_recorded_run_needs_no_server(command, tmp_path, capsys, arguments):
     with pytest.raises(pytest.fail.Exception, match="Ray was started"):
         command(*arguments)
     assert f"{arguments[0]:<8}warning: deployments.mine cannot be reached" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [("answer", "demo"), ("sweep", "rerank", "--base", "demo")])
+def test_a_ledger_that_a_job_of_another_cluster_uses_is_said_too(command, tmp_path, arguments):
+    """It took 24 to 28 s, since Ray was started first; and the advice did not say that calls are made again."""
+    for path in ("runs/demo/ledger", "runs/ledger"):  # of the run, of the sweep
+        SegmentStore(str(tmp_path / path)).lease.acquire("another cluster")
+    with FakeOpenAI(models=["small"]) as server:
+        code, printed = command(*arguments, url=server.base_url)
+    assert code == 1
+    assert f"/ledger belongs to process {os.getpid()} on " in printed
+    assert "or set ledger.path to another directory, which makes all calls again" in printed
 
 
 @pytest.mark.parametrize(

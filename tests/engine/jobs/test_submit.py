@@ -104,12 +104,12 @@ def two_nodes(directory: Path) -> Iterator[str]:
     start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=3", "--disable-usage-stats"]
     head = ["--head", f"--temp-dir={session}", f"--port={gcs}", f"--dashboard-port={dashboard}"]
     places = [*head, f"--ray-client-server-port={client}"], [f"--address=127.0.0.1:{gcs}"]
-    log, nodes = directory / "ray.log", []
+    log, nodes, environment = directory / "ray.log", [], own_ray.environment(RAY_AUTH_MODE="disabled")
     try:
         for place, agent in zip(places, agents, strict=True):
             command = [*start, *place, f"--dashboard-agent-listen-port={agent}"]
             with log.open("a") as output:
-                nodes.append(subprocess.Popen(command, env=own_ray.environment(), stdout=output, stderr=output))
+                nodes.append(subprocess.Popen(command, env=environment, stdout=output, stderr=output))
             until = time.monotonic() + 120
             while socket.socket().connect_ex(("127.0.0.1", agent)):
                 assert nodes[-1].poll() is None, log.read_text()
@@ -162,7 +162,7 @@ def test_a_sweep_is_raced_and_steered_to_its_end_though_its_working_directory_go
             job = subprocess.Popen(
                 [*submit, "--working-dir=.", "--", *command],
                 cwd=project,
-                env=own_ray.environment(),
+                env=own_ray.environment(RAY_AUTH_MODE="disabled"),
                 stdout=output,
                 stderr=output,
             )
