@@ -18,7 +18,7 @@ from kohaku_ray.index.store import Index
 from kohaku_ray.records import digest, pluralize
 from kohaku_ray.run.checks.demand import cluster_address, deployment_demand, local_gpus
 from kohaku_ray.run.checks.deployments import check_deployment, check_vision
-from kohaku_ray.run.collection.indexes import difference, index_settings, open_index, preferred_note
+from kohaku_ray.run.collection.indexes import difference, index_settings, open_index, parser_note, preferred_note
 from kohaku_ray.run.collection.sources import find_sources, format_name, resolve
 from kohaku_ray.run.record.identity import file_digest, is_finished, output_determinants, run_identity
 from kohaku_ray.settings import resolve_paths
@@ -88,7 +88,8 @@ def plan_sweep(loaded: LoadedSweep) -> SweepPlan:
     loaded, notes = _settled(loaded)
     planner = _Planner(loaded)
     tables = tuple(planner.table(table) for table in loaded.sweep.tables)
-    notes += filter(None, dict.fromkeys(map(preferred_note, planner.indexes.values())))
+    for note in (preferred_note, _parser_note):
+        notes += filter(None, dict.fromkeys(map(note, planner.indexes.values())))
     plan = SweepPlan(loaded, tables, planner.runs, planner.indexes, tuple(notes), _absolute(loaded.sweep.output))
     for config in plan.configs:
         planner.check_truth(config)
@@ -307,6 +308,14 @@ def _check_here(config: Config, name: str, deployment: Deployment) -> None:
 
 def _files(paths: Sequence[str]) -> str:
     return digest([[os.path.basename(path), file_digest(path)] for path in paths])
+
+
+def _parser_note(config: Config) -> str:
+    """Say of an index that is there that another parser made it; see ``parser_note``."""
+    try:
+        return parser_note(Index.open(config.index.path), config)
+    except DataError:
+        return ""
 
 
 def _is_usable(config: Config) -> bool:

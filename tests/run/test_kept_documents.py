@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
@@ -19,6 +20,8 @@ from kohaku_ray.run.checks.validate import validate
 from kohaku_ray.run.collection import indexing
 from kohaku_ray.run.collection.indexes import PARSING, difference, parser_note
 from kohaku_ray.run.collection.indexing import choose_shards
+from kohaku_ray.sweep.load import load_sweep
+from kohaku_ray.sweep.plan import plan_sweep
 
 WORDS = {"a.md": "The hall drew 41 MW in May.", "b.md": "Fans spin faster in June.", "c.md": "Two pumps run at night."}
 
@@ -40,7 +43,7 @@ def index(docs, tmp_path, tiny_encoder, monkeypatch):
     def run(*overrides: str, between=lambda: None, path: str = "index") -> tuple[list[str], list[str]]:
         settings = [f"documents.paths=[{docs}]", "documents.metadata=null", f"index.encoder.model={tiny_encoder}"]
         config = load_config("demo", [*settings, f"index.path={tmp_path}/{path}", f"run={tmp_path}/run", *overrides])
-        run.config = config
+        run.config, run.overrides = config, [*settings, f"index.path={tmp_path}/{path}"]
         parsed.clear()
         texts = index_here(config, between)["texts"]
         return [os.path.basename(file) for file in parsed], texts
@@ -105,6 +108,10 @@ def test_an_index_of_another_parser_is_used_and_what_another_one_changes_is_coun
     made = Index.open(f"{tmp_path}/index")
     assert "made by another parser (of kohaku_ray 0.1.0+" in parser_note(made, index.config)
     assert difference(made, index.config) == ""
+    sweep = {"base": "demo", "seeds": [0], "axes": {"kohaku.top_k": [2, 4]}}
+    (tmp_path / "depth.yaml").write_text(json.dumps(sweep))
+    plan = plan_sweep(load_sweep(f"{tmp_path}/depth.yaml", [], index.overrides))
+    assert plan.notes == (parser_note(made, index.config),), "said once, on its page too"
     lines = "\n".join(validate(index.config, deep=True).lines)
     assert "`kohaku-ray index` changes 3 of its 3 texts" in lines, lines
     assert index() == ([*WORDS], [*WORDS.values()])

@@ -133,7 +133,7 @@ class LedgerShard:
         is held for the run until it leaves, or was not heard of for ``GONE_S``.
         """
         await self._use(run)
-        if self._lease_failure is not None:
+        if self._is_open and self._lease_failure is not None:
             await self._keep_hold()
         if self._write_failure is not None or self._flushing.locked():
             with suppress(DataError):

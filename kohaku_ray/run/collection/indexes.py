@@ -294,9 +294,9 @@ def parser_note(index: Index, config: Config) -> str:
     if index.sources is None or parsing_of(index) == parsing_digest(config):
         return ""
     return (
-        f"the index at {config.index.path} was made by another parser (of kohaku_ray "
+        f"The index at {config.index.path} was made by another parser (of kohaku_ray "
         f"{index.manifest['versions'].get('kohaku_ray')}; this is {code_version()}): it is used as it is; `kohaku-ray "
-        f"index` parses its {pluralize(len(index.sources), 'file')} again, `validate --deep` counts what that changes"
+        f"index` parses its {pluralize(len(index.sources), 'file')} again, `validate --deep` counts what that changes."
     )
 
 

@@ -20,6 +20,7 @@ from kohaku_ray.ensemble.vote import Ballot, vote
 from kohaku_ray.errors import ConfigError, IndexMismatchError, ModelError
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.evaluation.submissions import read_submission
+from kohaku_ray.pages import terminal
 from kohaku_ray.run.checks.deployments import application_name
 from kohaku_ray.run.record.identity import finished_before
 from kohaku_ray.run.segments import SegmentStore
@@ -157,6 +158,7 @@ def test_show_prints_the_prompts_as_sent(sample_run, capsys):
 @pytest.mark.slow
 def test_a_block_that_takes_long_counts_the_questions_that_are_answered(sample_config, run_answer, monkeypatch, capsys):
     monkeypatch.setattr(answer_job, "SAY_EVERY_S", 0.2)
+    monkeypatch.setattr(terminal, "LINES_EVERY_S", (0.2, 300.0))
     first: dict[str, object] = {}
 
     def script(index, body):
