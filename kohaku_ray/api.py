@@ -36,7 +36,7 @@ from kohaku_ray.run.record.identity import check_replaces, finished_before, is_f
 from kohaku_ray.run.record.scoring import ScoredRun, score_run, scores_of
 from kohaku_ray.run.record.summary import AnswerSummary
 from kohaku_ray.run.record.tracking import check_tracking, is_tracked, track
-from kohaku_ray.settings import resolve_paths
+from kohaku_ray.settings import resolve_paths, shown_path
 from kohaku_ray.storage import is_file, join_path
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.sweep.plan import plan_sweep
@@ -89,7 +89,7 @@ class Run:
         rows = "".join(f"<tr><td>{escape(row['metric'])}</td><td>{row['score']:.4f}</td></tr>" for row in scores)
         table = f"<table><tr><th>metric</th><th>score</th></tr>{rows}</table>" if rows else ""
         page = join_path(self.path, "report.html")
-        shown = os.path.relpath(page) if page.startswith(f"{os.getcwd()}/") else page  # notebooks serve their folder
+        shown = shown_path(page)  # notebooks serve their folder
         link = f'<a href="{escape(shown)}">{escape(shown)}</a>' if is_file(page) else ""
         return f"<p>Run <code>{escape(self.path)}</code>: {escape(state)}</p>{table}{link}"
 

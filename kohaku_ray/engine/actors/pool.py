@@ -126,25 +126,7 @@ class ActorPool:
                 notes.add(note)
             waiting += self._add_retrievers(max((ms for _, ms in opened), default=0.0))
             if waiting:
-                print_progress(f"answer  {self._describe_waiting([self._actor_of[ref] for ref in waiting])}")
-
-    def _describe_waiting(self, retrievers: Sequence[Any]) -> str:
-        """Say where retrievers start, or what those need for which no node has room."""
-        free, retriever = ray.available_resources(), self._config.cluster.retriever
-        asked = {kind: n for kind, n in (("CPU", retriever.cpus), ("GPU", retriever.n_gpus)) if n}
-        has_room = all(free.get(kind, 0.0) >= n for kind, n in asked.items())
-        nodes = [started_on(actor) or ("a node with room" if has_room else "") for actor in retrievers]
-        starting, parts = list(filter(None, nodes)), []
-        if starting:
-            on = f"{'is' if len(starting) == 1 else 'are'} starting on {', '.join(dict.fromkeys(starting))}"
-            parts.append(f"{pluralize(len(starting), 'retriever')} {on}: imports, then opens the index")
-        if n_waiting := len(retrievers) - len(starting):
-            needed = " and ".join(pluralize(n, kind) for kind, n in asked.items())
-            left = " and ".join(pluralize(free.get(kind, 0.0), kind) for kind in asked)
-            each = " each" if n_waiting > 1 else ""
-            what = f"{pluralize(n_waiting, 'retriever')} ({needed}{each})"
-            parts.append(f"waiting for a node with room for {what}: the cluster has {left} free")
-        return "; ".join(parts)
+                print_progress(f"answer  {_describe_waiting(self._config, [self._actor_of[ref] for ref in waiting])}")
 
     def _add_retrievers(self, search_ms: float) -> list[Any]:
         """Start as many more retrievers as a query's time asks for, where there is room; returns what they open."""
@@ -172,6 +154,25 @@ class ActorPool:
         for counts in ray_get([retriever.counts.remote() for retriever in self.retrievers]):
             total.update(counts)
         return total
+
+
+def _describe_waiting(config: Config, retrievers: Sequence[Any]) -> str:
+    """Say where retrievers start, or what those need for which no node has room."""
+    free, retriever = ray.available_resources(), config.cluster.retriever
+    asked = {kind: n for kind, n in (("CPU", retriever.cpus), ("GPU", retriever.n_gpus)) if n}
+    has_room = all(free.get(kind, 0.0) >= n for kind, n in asked.items())
+    nodes = [started_on(actor) or ("a node with room" if has_room else "") for actor in retrievers]
+    starting, parts = list(filter(None, nodes)), []
+    if starting:
+        on = f"{'is' if len(starting) == 1 else 'are'} starting on {', '.join(dict.fromkeys(starting))}"
+        parts.append(f"{pluralize(len(starting), 'retriever')} {on}: imports, then opens the index")
+    if n_waiting := len(retrievers) - len(starting):
+        needed = " and ".join(pluralize(n, kind) for kind, n in asked.items())
+        left = " and ".join(pluralize(free.get(kind, 0.0), kind) for kind in asked)
+        each = " each" if n_waiting > 1 else ""
+        what = f"{pluralize(n_waiting, 'retriever')} ({needed}{each})"
+        parts.append(f"waiting for a node with room for {what}: the cluster has {left} free")
+    return "; ".join(parts)
 
 
 def _is_one_machine(config: Config) -> bool:

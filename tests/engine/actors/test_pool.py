@@ -8,6 +8,7 @@ import pytest
 
 from kohaku_ray.answering.executor import block_size, waves_of
 from kohaku_ray.config import Config, load_config
+from kohaku_ray.engine.actors import pool
 from kohaku_ray.engine.actors.pool import (
     blocks_in_flight,
     contexts_cached,
@@ -64,6 +65,29 @@ def test_retrievers_that_share_gpus_with_engines_start_after_them():
 
 def test_what_the_configuration_says_is_what_starts():
     assert n_ledger_shards(asked(64, "ledger.shards=7")) == 7
+
+
+NODE = "node 10.0.0.5"
+
+
+@pytest.mark.parametrize(
+    ("placed", "free", "said"),
+    [
+        ([NODE], 0.0, f"1 retriever is starting on {NODE}: imports, then opens the index"),
+        ([""], 3.0, "1 retriever is starting on a node with room: imports, then opens the index"),
+        (
+            [NODE, NODE, ""],
+            0.5,
+            f"2 retrievers are starting on {NODE}: imports, then opens the index; waiting for a node with room for 1 "
+            "retriever (1 CPU): the cluster has 0.5 CPUs free",
+        ),
+    ],
+)
+def test_a_retriever_that_starts_is_not_said_to_wait_for_room(placed, free, said, monkeypatch):
+    """`waiting for 1 retriever: 3 CPUs free` was said six times while its process imported (users5.md 2.15)."""
+    monkeypatch.setattr(pool, "started_on", lambda retriever: retriever)
+    monkeypatch.setattr(pool.ray, "available_resources", lambda: {"CPU": free})
+    assert pool._describe_waiting(load_config("demo"), placed) == said
 
 
 def test_no_more_processes_answer_than_the_cluster_has_cpus():
