@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import subprocess
 import sys
@@ -17,10 +18,12 @@ from kit.rows import check_rows
 
 from kohaku_ray.answering.bundle import find_source
 from kohaku_ray.cli import main
+from kohaku_ray.config import as_yaml
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import Metric, Part
 from kohaku_ray.evaluation.race import Racer
 from kohaku_ray.pages.race_page import describe_race, nice_ticks, race_chart, write_race
+from kohaku_ray.pages.sweep_page import write_sweep
 from kohaku_ray.pages.sweep_tables import compute_stats, score_table, write_csv
 from kohaku_ray.pages.tables import as_text
 from kohaku_ray.run.record.directory import facts_checksum
@@ -501,6 +504,32 @@ def test_dropped_cells_stand_with_what_was_seen_and_are_compared_with_nobody(loa
     assert not states["1"].is_scored
     assert states["1"].scores[0] < 0.6
     assert sweep.race is not None
+
+
+def test_a_race_goes_on_where_its_working_directory_was_unpacked_anew(load, tmp_path, monkeypatch):
+    """As the second node on a host does with that of a submitted job; `_apply` ended in a traceback (users5.md 3.2)."""
+    load()
+    working = tmp_path / "working"
+    working.mkdir()
+    monkeypatch.chdir(working)
+    overrides = [f"index.path={tmp_path}/index", "tracking.to=mlflow", "run=here", "ledger.path=there"]
+    plan = plan_sweep(load_sweep(f"{tmp_path}/mine.yaml", ["demo"], overrides, "out"))
+    working.rmdir()
+    working.mkdir()
+    with pytest.raises(FileNotFoundError):
+        os.getcwd()
+    race = SweepRace(plan)
+    race.begin()
+    drive(race, n_steps=1)
+    steer_sweep(str(working / "out"), "stop", "top_k=4")
+    drive(race)
+    assert by_name(race)["top_k=4"][0] == "stopped"
+    sweep = collect(plan, {}, race=race)
+    written = [write_race(race.view({}, is_running=False), race.output), *write_sweep(sweep, plan.output)]
+    assert all(path.startswith(f"{working}/out/") and Path(path).is_file() for path in written)
+    [whole] = race.whole.values()
+    assert whole.tracking.store == str(working)
+    assert f"store: {working}" in as_yaml(whole)
 
 
 def test_the_page_of_a_race_shows_it_and_reloads_while_it_runs(load, tmp_path):
