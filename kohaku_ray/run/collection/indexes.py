@@ -263,7 +263,10 @@ def source_bytes(files: Sequence[str]) -> int | None:
     return sum(size for size in sizes if size is not None) if None not in sizes else None
 
 
-PARSING = ("docutils", "filetype", "markdown-it-py", "nltk", "pillow", "pylatexenc", "pymupdf", "selectolax")
+PARSING = (
+    *("docling-core", "docutils", "filetype", "markdown-it-py", "nltk", "openpyxl", "pillow", "pylatexenc", "pymupdf"),
+    *("python-docx", "python-pptx", "selectolax"),
+)
 """Distributions by which ``documents`` reads files."""
 
 
