@@ -166,7 +166,9 @@ def test_validate_says_all_that_is_wrong_and_what_it_found(capsys, tmp_path):
     assert main(["validate", "default", *(part for flag in flags for part in ("--set", flag))]) == 2
     printed = capsys.readouterr()
     assert "documents: 3 files (2 .md, 1 .txt)" in printed.out
-    left_out = f"2 files there are no document: {tmp_path}/docs/notes.odt, {tmp_path}/docs/rows.jsonl (name files of"
+    left_out = (
+        f"2 files there have suffixes that are not read: {tmp_path}/docs/notes.odt, {tmp_path}/docs/rows.jsonl (name"
+    )
     assert left_out in printed.out
     assert "metadata: 2 rows, 1 of them for no document (zebra)" in printed.out
     assert "not scored: it has no gold answers: it has no column answer_value, ref_id; " in printed.out
@@ -316,6 +318,27 @@ def test_validate_names_all_faults_of_the_questions_at_once(capsys, tmp_path):
     (tmp_path / "q.csv").write_text("id,question,answer_value,ref_id\nq1,What?,4,[a]\nq3,Which?,5,[zebra]\n")
     assert main(["validate", "default", *given]) == 0
     assert "warning: the gold answers cite 1 document" in capsys.readouterr().out
+
+
+def test_validate_says_that_gold_cites_a_file_of_a_suffix_that_is_not_read(capsys, tmp_path):
+    """users5.md 2.8: valid before the index, "not there" after it, while the file is there, beside two CSV files."""
+    (tmp_path / "docs").mkdir()
+    for name in ("a.txt", "wine_data.tex", "table.csv"):
+        (tmp_path / "docs" / name).write_text("text\n1\n")
+    (tmp_path / "q.csv").write_text("id,question,answer_value,ref_id\nq1,What?,4,[a]\nq2,Which?,5,[wine_data]\n")
+    flags = [f"documents.paths=[{tmp_path}/docs]", f"questions.path={tmp_path}/q.csv", f"run={tmp_path}/run"]
+    given = [part for flag in flags for part in ("--set", flag)]
+    assert main(["validate", "default", *given]) == 2
+    printed = capsys.readouterr()
+    cited = f"the gold answers cite 1 file whose suffix is not read ({tmp_path}/docs/wine_data.tex)"
+    assert printed.err.count(cited) == 1
+    assert "not there" not in printed.out + printed.err
+    (tmp_path / "q.csv").write_text("id,question,answer_value,ref_id\nq1,What?,4,[a]\nq2,Which?,5,[zebra]\n")
+    assert main(["validate", "default", *given]) == 0, "a row of the CSV may be it"
+    assert "warning: the gold answers cite 1 document not there (zebra)" in capsys.readouterr().out
+    (tmp_path / "q.csv").write_text("id,question,answer_value,ref_id\nq1,What?,4,[row1]\nq2,Which?,5,[row2]\n")
+    assert main(["validate", "default", *given]) == 0
+    assert "warning: the gold" not in capsys.readouterr().out, "they are of the rows, by their own ids"
 
 
 @pytest.mark.parametrize("preset", ["demo", "demo_narrative", "hybrid"])

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -15,6 +15,7 @@ import jsonschema
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import ChatDeployment
 from kohaku_ray.documents.data.rows import HUB, ROW_SUFFIXES, suffix_of
+from kohaku_ray.documents.find import passed_over
 from kohaku_ray.documents.formats import TEXT, suffix
 from kohaku_ray.documents.text.content import default_doc_id
 from kohaku_ray.errors import (
@@ -127,9 +128,9 @@ def validate(config: Config, *, deep: bool = False) -> Findings:
     surely = index is not None or not any(suffix_of(file) in _NAMED_INSIDE for file in files or [])
     form = document_format(config)
     many = {*(f".{name}" for name in ROW_SUFFIXES), *(form.suffixes if form is not TEXT else ())}
-    if index is None and any(suffix(file) in many for file in files or []):
-        known = set()  # a file may hold many documents: only parsing would tell
-    gold = findings.of(_gold, config, known, surely, findings, index)
+    # Of a file that may hold many documents only parsing tells their ids.
+    is_open = index is None and any(suffix(file) in many for file in files or [])
+    gold = findings.of(_gold, config, known, surely and not is_open, is_open, findings, index)
     if questions is not None:
         silent = [question.question_id for question in questions if not question.text]
         without = f", {len(silent)} of them without a text ({first_of(silent)})" if silent else ""
@@ -191,10 +192,11 @@ def _index(config: Config, findings: Findings, deep: bool) -> Index | None:
     return index
 
 
-def _gold(config: Config, known: set[str], surely: bool, findings: Findings, index: Index | None) -> str:
+def _gold(config: Config, known: set[str], surely: bool, is_open: bool, findings: Findings, index: Index | None) -> str:
     """Say whether the question file has gold answers, so that the run is scored; add what is wrong with them.
 
-    ``known`` are the documents' ids (empty: not known); ``surely`` no document can have another.
+    ``known`` are the documents' ids (empty: not known); ``surely`` no document can have another. ``is_open``: some
+    files may hold many documents, so that ids are only doubted where others are known.
     """
     metrics = [find_metric(name) for name in config.metrics]
     path = resolve(config.questions.path)
@@ -223,7 +225,18 @@ def _gold(config: Config, known: set[str], surely: bool, findings: Findings, ind
         )
     cited = {ref: None for row in rows.values() for ref in row.ref_ids if not is_blank(ref)}
     folded = {name.lower() for name in known}
-    lacking = [ref for ref in cited if folded and ref.lower() not in folded]
+    lacking = [ref for ref in cited if ref.lower() not in folded]
+    if unread := _unread(config, lacking):
+        findings.problems.append(
+            DataError(
+                f"{path}: the gold answers cite {pluralize(len(unread), 'file')} whose suffix is not read "
+                f"({first_of([*unread.values()])}): save {'it' if len(unread) == 1 else 'them'} in a format that is, "
+                "such as .md, .html or .pdf"
+            )
+        )
+        lacking = [ref for ref in lacking if ref not in unread]
+    if not folded or (is_open and len(lacking) + len(unread) == len(cited)):
+        lacking = []
     if index is not None and (rejected := rejected_gold(config, index, lacking)):
         findings.problems.append(DataError(f"{path}: {describe_rejected_gold(rejected)}"))
         lacking = [ref for ref in lacking if ref not in rejected]
@@ -237,6 +250,15 @@ def _gold(config: Config, known: set[str], surely: bool, findings: Findings, ind
         else:
             findings.lines.append(f"warning: {problem}, unless files name their documents themselves")
     return f", scored by {', '.join(metric.name for metric in fitting)}{f'; {note}' if note else ''}"
+
+
+def _unread(config: Config, doc_ids: Sequence[str]) -> dict[str, str]:
+    """Find the files of these ids that are in the documents' directories and have a suffix that is not read."""
+    if not doc_ids:
+        return {}
+    paths = [resolve(path) for path in config.documents.paths]
+    files = {default_doc_id(file).lower(): file for file in passed_over(paths, document_format(config))}
+    return {doc_id: files[doc_id.lower()] for doc_id in doc_ids if doc_id.lower() in files}
 
 
 def _cluster_state(config: Config, demand: Demand) -> str:

@@ -139,7 +139,7 @@ def describe_passed_over(config: Config) -> str:
     ]:
         rows = any(f".{suffix_of(file)}" in ROW_FORMATS for file in left)
         way_out = " (name files of JSON lines and Parquet themselves in documents.paths)" if rows else ""
-        notes.append(f"{_files(left, 'is no document', 'are no document')}{way_out}")
+        notes.append(f"{_files(left, 'has a suffix that is not read', 'have suffixes that are not read')}{way_out}")
     if links := [] if config.documents.follow_links else links_out(paths):
         what = _files(links, "is a link out of its directory", "are links out of their directory")
         notes.append(f"{what} (documents.follow_links: true follows links)")
