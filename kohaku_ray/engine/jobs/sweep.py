@@ -6,7 +6,6 @@ once. A finished run is never repeated, and a failed run stops no other.
 
 from __future__ import annotations
 
-import glob
 import math
 import os
 import threading
@@ -58,8 +57,9 @@ from kohaku_ray.settings import check_kept
 from kohaku_ray.storage import Directory
 from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.estimate import describe_plan, missing_lines
+from kohaku_ray.sweep.paid import SweepPaid
 from kohaku_ray.sweep.plan import SweepPlan, is_there
-from kohaku_ray.sweep.race import SHARDS, SweepRace
+from kohaku_ray.sweep.race import SweepRace
 
 
 @dataclass(slots=True)
@@ -134,7 +134,7 @@ def run_sweep(plan: SweepPlan) -> SweepSummary:
             waiting = _affordable(session, plan, waiting, summary)
             _build_indexes(plan, waiting, summary)
             left = {run_id: config for run_id, config in waiting.items() if run_id not in summary.failed}
-            with closing(_Actors(_most_at_once(plan, left), list(left.values()))) as actors:
+            with closing(_Actors(_most_at_once(plan, left), list(left.values()), SweepPaid(plan))) as actors:
                 _make_runs(plan, waiting, summary, actors)
     summary.wall_s = time.perf_counter() - began
     return summary
@@ -189,7 +189,8 @@ def race_sweep(plan: SweepPlan, summary: SweepSummary) -> None:
         check_kept({"output": plan.output, "indexes": os.path.abspath(plan.loaded.sweep.indexes)})
         _check_servers(plan.unfinished)
         most = _most_at_once(race.plan, plan.unfinished)
-        with Session(first.cluster, first.ledger) as session, closing(_Actors(most, [*plan.runs.values()])) as actors:
+        given = most, [*plan.runs.values()], SweepPaid(race.plan)
+        with Session(first.cluster, first.ledger) as session, closing(_Actors(*given)) as actors:
             _build_indexes(race.plan, _affordable(session, race.plan, plan.unfinished, summary), summary)
             groups = _grouped(plan.unfinished, lambda config: tuple(_applications(config).values()))
             if len(groups) == 1:  # else models take turns, as the cluster may not hold all of them
@@ -301,7 +302,7 @@ def _make_runs(
         report = report or shown.enter_context(Progress("sweep", len(waiting), "runs")).show
         for group in _grouped(left, lambda config: tuple(_applications(config).values())):
             first = next(iter(group.values()))
-            if why := first.budget.over(actors.paid.total(plan)):
+            if why := first.budget.over(actors.paid.total()):
                 summary.failed |= dict.fromkeys(group, f"not made: {why}")
                 continue
             deployments = first.used_deployments
@@ -346,8 +347,8 @@ def _searched(config: Config) -> tuple[str, int]:
 class _Actors:
     """The actor pool of the runs under way; it stays up for those that follow if they need the same."""
 
-    def __init__(self, n_at_once: int, runs: Sequence[Config]) -> None:
-        self._n_at_once, self._runs, self.paid = n_at_once, runs, _Paid()
+    def __init__(self, n_at_once: int, runs: Sequence[Config], paid: SweepPaid) -> None:
+        self._n_at_once, self._runs, self.paid = n_at_once, runs, paid
         self._pool: ActorPool | None = None
         self._needed: object = None
 
@@ -419,7 +420,7 @@ def _make_together(
         prices = {
             app: config.used_deployments[key].price for config in configs for key, app in _applications(config).items()
         }
-        spending = Spending(configs[0].budget, ledger, prices, actors.paid.total(plan))
+        spending = Spending(configs[0].budget, ledger, prices, actors.paid.total())
         try:
             pool = actors.pool_for(configs)
             pool.wait_until_ready()
@@ -432,6 +433,8 @@ def _make_together(
                     with lock:
                         shares.pop(made[future], None)
                         summary.add(made[future], outcome)
+                        if not isinstance(outcome, Exception):
+                            actors.paid.add(runs[made[future]].run, outcome.paid)
                         show()
             summary.shared.update(pool.counts() - before)
         except BaseException:
@@ -439,27 +442,6 @@ def _make_together(
             threads.shutdown(wait=False, cancel_futures=True)
             actors.close()  # a thread waits for its block, which may take a model an hour; replies stay in the ledger
             raise
-
-
-class _Paid:
-    """What the runs of a sweep have paid, in this start and earlier ones; a finished run is read once."""
-
-    def __init__(self) -> None:
-        self._finished: dict[str, Mapping[str, float]] = {}
-
-    def total(self, plan: SweepPlan) -> Counter[str]:
-        """Sum it over all runs, and over the parts of questions that a race has made."""
-        total: Counter[str] = Counter()
-        shards = glob.glob(os.path.join(glob.escape(plan.output), SHARDS, "*", "*"))
-        for directory in (*(config.run for config in plan.runs.values()), *shards):
-            paid = self._finished.get(directory)
-            if paid is None:
-                facts = RunDirectory(directory).facts()
-                paid = dict(facts.get("paid") or {})
-                if facts.get("status") == "finished":
-                    self._finished[directory] = paid
-            total.update(paid)
-        return total
 
 
 def _most_at_once(plan: SweepPlan, runs: Mapping[str, Config]) -> int:

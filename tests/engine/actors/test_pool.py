@@ -155,7 +155,7 @@ def test_a_sweeps_pool_on_free_gpus_ends_before_other_replicas_start(monkeypatch
     monkeypatch.setattr(sweep, "plan_on_cluster", lambda config: RetrieverPlan(1, gpus, ""))
     monkeypatch.setattr(sweep.ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": 8.0})
     same, other = (asked(2, f"deployments.extractive.start_tries={n}") for n in (3, 4))
-    actors = sweep._Actors(4, [same, other])
+    actors = sweep._Actors(4, [same, other], None)
     needs = [actors._needs([config]) for config in (same, same, other)]
     assert needs[0] == needs[1]
     assert (needs[0] == needs[2]) == (gpus == 0.0)
