@@ -54,7 +54,7 @@ def digest_of(path: str, data: bytes | None = None) -> str | None:
         if filesystem is None:
             return checksum(read_bytes(path) if data is None else data)
         with asking(path, "cannot look at"), filesystem.open_input_file(inner) as stream:
-            etag = (stream.metadata() or {}).get(b"ETag")
+            etag = {name.lower(): value for name, value in (stream.metadata() or {}).items()}.get("etag")
     except (OSError, DataError):
         return None
     return None if not etag else f"ETag {etag.decode()}"

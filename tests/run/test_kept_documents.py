@@ -14,11 +14,12 @@ from kit.runs_here import index_here
 
 from kohaku_ray import documents, values
 from kohaku_ray.config import load_config
+from kohaku_ray.documents.read import filesystem_of
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.store import Index
 from kohaku_ray.run.checks.validate import validate
-from kohaku_ray.run.collection import indexing
-from kohaku_ray.run.collection.indexes import PARSING, difference, parser_note
+from kohaku_ray.run.collection import indexes, indexing
+from kohaku_ray.run.collection.indexes import PARSING, difference, parser_note, slow_search_note
 from kohaku_ray.run.collection.indexing import choose_shards
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.sweep.plan import plan_sweep
@@ -151,6 +152,41 @@ def test_a_file_that_cannot_be_told_unchanged_is_parsed_each_time(index, monkeyp
     monkeypatch.setattr(indexing, "digest_of", lambda *_: None)
     index()
     assert index()[0] == [*WORDS]
+
+
+def test_objects_on_a_store_are_told_by_their_etags_and_none_is_read_again(s3, index):
+    def put(name: str, text: str) -> None:
+        filesystem, inner = filesystem_of(s3.uri(f"kept/{name}"))
+        with filesystem.open_output_stream(inner) as stream:
+            stream.write(text.encode())
+
+    def names(parsed: tuple[list[str], list[str]]) -> list[str]:
+        return [name.partition("?")[0] for name in parsed[0]]
+
+    for name, text in WORDS.items():
+        put(name, f"# {name}\n\n{text}\n")
+    documents = f"documents.paths=['{s3.uri('kept')}']"
+    assert names(index(documents)) == [*WORDS]
+    s3.requests.clear()
+    assert index(documents) == ([], [])
+    assert any(request.startswith("HEAD") and "b.md" in request for request in s3.requests)
+    assert not [request for request in s3.requests if request.startswith("GET") and ".md" in request]
+    put("b.md", "# b.md\n\nFans spin fasten in June.\n")  # of the same length
+    path = index.config.index.path
+    assert "1 have changed since (b.md)" in difference(Index.open(path), index.config)
+    assert names(index(documents)) == ["b.md"]
+    assert difference(Index.open(path), index.config) == ""
+
+
+def test_index_suggests_lists_with_the_measured_time_where_a_flat_index_is_slow(index, monkeypatch):
+    """scale5.md, 5: nothing suggested an IVF at 16 ms of CPU per query."""
+    index()
+    assert slow_search_note(index.config) == "", "three sentences are not slow"
+    monkeypatch.setattr(indexes, "FEW_VECTORS", 0)
+    assert slow_search_note(index.config) == "", "nor are they measured to be"
+    monkeypatch.setattr(indexes, "SLOW_MS", 0.0)
+    pattern = r"a query takes \d+\.\d ms of CPU in a flat index of \d+ vectors per shard: index\.factory=IVF\d+,Flat"
+    assert re.match(pattern, slow_search_note(index.config))
 
 
 def test_a_document_that_changes_while_it_is_indexed_is_seen_next_time(docs, index, tmp_path):
