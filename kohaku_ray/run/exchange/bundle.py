@@ -14,7 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +52,8 @@ _GOLD_TEXTS = ("supporting_materials", "explanation")
 _SUFFIX = ".checksum"
 _NAMED = 3
 _ROWS_AT_ONCE = 4096
+_BATCHES_PER_GROUP = 8
+"""Batches of a run's table in a row group: some 20 MiB of the trace; groups of one take a quarter more of the zip."""
 
 
 class Listed(Settings):
@@ -223,13 +225,12 @@ def questions_file(config: Config, with_text: bool) -> tuple[str, bytes]:
 def outputs_in(directory: RunDirectory, config: Config, with_text: bool) -> dict[str, Any]:
     """Read a run's outputs as a bundle holds them, by name; without text, cells and files with some are digests."""
     outputs: dict[str, Any] = {}
-    for name in SCHEMAS:
-        table = directory.read_table(name)
-        for column in () if with_text else TEXTS.get(name, ()):
-            cells = [text and digest_text(text, 16) for text in table[column].to_pylist()]
-            table = table.set_column(table.schema.get_field_index(column), column, pa.array(cells, pa.string()))
-        sink = pa.BufferOutputStream()
-        pq.write_table(table.combine_chunks(), sink, compression="zstd")
+    for name, schema in SCHEMAS.items():
+        sink, texts = pa.BufferOutputStream(), () if with_text else TEXTS.get(name, ())
+        with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+            batches = directory.stream_table(name)
+            while group := [_without_texts(batch, texts) for batch in islice(batches, _BATCHES_PER_GROUP)]:
+                writer.write_table(pa.Table.from_batches(group))
         outputs[f"{name}.parquet"] = sink.getvalue()
     for name in (*ANSWER_FILES, *config.declaration.outputs):
         data = read_file(directory.file(name))
@@ -238,6 +239,14 @@ def outputs_in(directory: RunDirectory, config: Config, with_text: bool) -> dict
         else:
             outputs[f"{name}{_SUFFIX}"] = checksum(data).encode()
     return outputs
+
+
+def _without_texts(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """Put digests in the place of documents' text."""
+    for column in columns:
+        cells = [text and digest_text(text, 16) for text in batch[column].to_pylist()]
+        batch = batch.set_column(batch.schema.get_field_index(column), column, pa.array(cells, pa.string()))
+    return batch
 
 
 @dataclass(slots=True)
