@@ -7,7 +7,7 @@ import functools
 import hashlib
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,15 +117,12 @@ class Packed:
         """Count the bytes that all parts take so far, those of the unfinished chunk too."""
         return self.n_bytes + (len(_pack(self._parts)) if self._parts else 0)
 
-    def elements(self) -> Markup:
-        """Write all chunks as elements of the page; they stand before its script."""
+    def elements(self) -> Iterator[Markup]:
+        """Write each chunk as an element of the page; they stand before its script."""
         if self._parts:
             self._finish()
-        lines = (
-            f'<script type="text/plain" id="chunk-{number}">{text}</script>\n'
-            for number, text in enumerate(self._chunks)
-        )
-        return Markup("".join(lines))  # noqa: S704 - base64
+        for number, text in enumerate(self._chunks):
+            yield Markup(f'<script type="text/plain" id="chunk-{number}">{text}</script>\n')  # noqa: S704 - base64
 
     def _finish(self) -> None:
         self._chunks.append(_pack(self._parts))

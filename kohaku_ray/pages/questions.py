@@ -33,8 +33,8 @@ _NAMES = ("node_id", "doc_id", "note")
 _COUNTED = ("member", "attempt", "measures", "error")
 """Columns of answers.parquet that are counted over all questions."""
 
-Tokens = Mapping[tuple[str, int], tuple[int, int]]
-"""Tokens of an answer's prompts, and generated ones, by question and member."""
+Tokens = Mapping[int, tuple[int, int]]
+"""Tokens of a question's prompts, and generated ones, by member."""
 
 _ANCHOR = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -143,10 +143,11 @@ class QuestionView:
     is_found: bool  # a reference of the truth is among the nodes of a step
 
     def summary(self) -> QuestionView:
-        """Leave out what only the opened question shows: its steps, and its members' texts."""
+        """Leave out what only the opened question shows: its steps, its documents, and its members' texts."""
         members = tuple(replace(member, row={name: member.row[name] for name in _COUNTED}) for member in self.members)
         vote = {name: self.vote[name] for name in ("question_id", "question")}
-        return replace(self, vote=vote, steps=(), members=members)
+        truth = self.truth and replace(self.truth, citations=())
+        return replace(self, vote=vote, truth=truth, citations=(), steps=(), members=members)
 
     @property
     def funnel(self) -> tuple[Step, ...]:
@@ -250,7 +251,7 @@ def view_questions(
         DataError: The tables do not fit each other.
     """
     votes, answers, trace = (run.rows_by_question(table) for table in ("votes", "answers", "trace"))
-    tokens = _tokens_by_answer(run)
+    usage = run.rows_by_question("usage", "question_id", "member", "prompt_tokens", "completion_tokens")
     compat = run.setting("ensemble", "vote", "compat")
     traced, found = _traced_beyond(run, gold, limits.questions)
     for number in range(1, run.n_questions + 1):
@@ -258,7 +259,7 @@ def view_questions(
         key, is_shown = vote["question_id"], number <= limits.questions
         truth = _truth(key, gold, run.submission, documents)
         rows = answers.take(key)
-        members = _members(vote, rows, tokens, truth, compat)
+        members = _members(vote, rows, _tokens_by_member(usage.take(key)), truth, compat)
         steps = _steps(vote, trace.take(key), truth, locations, limits) if is_shown else ()
         nodes = any(row["node_id"] for step in steps for row in step.rows.items)
         view = QuestionView(
@@ -274,16 +275,16 @@ def view_questions(
             is_found=any(step.n_gold for step in steps) if is_shown else key in found,
         )
         yield view if is_shown else view.summary()
-    for table in (answers, *([trace] if run.n_questions <= limits.questions else [])):
+    for table in (answers, usage, *([trace] if run.n_questions <= limits.questions else [])):
         table.check_taken()
 
 
-def _tokens_by_answer(run: RunFiles) -> Tokens:
-    import polars as pl
-
-    usage = run.columns("usage", "question_id", "member", "prompt_tokens", "completion_tokens")
-    sums = usage.group_by("question_id", "member").agg(pl.sum("prompt_tokens", "completion_tokens"))
-    return {(key, member): (prompt, completion) for key, member, prompt, completion in sums.iter_rows()}
+def _tokens_by_member(usage: Sequence[RunRow]) -> Tokens:
+    sums: dict[int, tuple[int, int]] = {}
+    for row in usage:
+        prompt, completion = sums.get(row["member"], (0, 0))
+        sums[row["member"]] = (prompt + (row["prompt_tokens"] or 0), completion + (row["completion_tokens"] or 0))
+    return sums
 
 
 def _traced_beyond(run: RunFiles, gold: Gold | None, n_shown: int) -> tuple[set[str], set[str]]:
@@ -351,7 +352,7 @@ def _members(
     member_groups = [groups.index(key) if is_known else None for key in keys]
     members = []
     for row, group in zip(answers, member_groups, strict=True):
-        prompt, completion = tokens.get((row["question_id"], row["member"]), (0, 0))
+        prompt, completion = tokens.get(row["member"], (0, 0))
         if row["is_blank"]:
             outcome = ABSTAINED
         elif truth is None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -208,7 +209,7 @@ def _render(inputs: Inputs, limits: PageLimits) -> bytes | None:
                 if expected > MAX_BYTES * SURE:
                     return None
         every.append(view)
-    page = environment.get_template("report.html.j2").render(
+    pieces = environment.get_template("report.html.j2").generate(
         view_run(inputs, every, n_shown),
         listed=listed,
         shown={view.anchor for view in every[:n_shown]},
@@ -216,7 +217,9 @@ def _render(inputs: Inputs, limits: PageLimits) -> bytes | None:
         packed=packed,
         pictures=pictures,
     )
-    encoded: bytes = page.encode()
+    page = BytesIO()  # piece by piece: whole as text and as bytes it would be in memory four times
+    page.writelines(piece.encode() for piece in pieces)
+    encoded = page.getvalue()
     return encoded if len(encoded) <= MAX_BYTES or limits == LIMITS[-1] else None
 
 

@@ -374,7 +374,7 @@ def write_questions(questions: Sequence[SweepQuestion], behind: Sequence[CellRun
             entries.append(_entry(cell_runs, asked, limit, packed))
             if packed.n_bytes > room and limit:
                 break
-        text = "".join([*entries, packed.elements()])
+        text = "".join([*entries, *packed.elements()])
         if len(text.encode()) <= room:
             break
     return text

@@ -205,8 +205,9 @@ def small_run(path, **more):
         (ballot("q3", "How many halls?", refs), refs),
         (ballot("q4", "How many on Mars?", blank), blank),
     ]
-    calls = [usage(key, member) for key in ("q1", "q2", "q3", "q4") for member in range(3)]
+    calls = [usage("q1", member) for member in range(3)]
     calls += [usage("q1", -1, "plan", source="ledger"), usage("q1", 0, attempt=1, prompt_tokens=700)]
+    calls += [usage(key, member) for key in ("q2", "q3", "q4") for member in range(3)]
     table = match(
         "q1", 1, "b2025:sec0:p1", TABLE, kind="paragraph", note="lexical", scores={"score": 0.9, "n_tokens": 9.0}
     )
