@@ -2,7 +2,7 @@
 
     python benchmarks/growth.py [--rows page,build,…] [--divide 1]
 
-Each step runs in a process of its own, after another one has made what it reads. CPU seconds are those of all its
+Each step runs in a process of its own; another one makes what it reads. CPU seconds are those of all its
 threads, memory is its peak of resident memory, of which some 200 MiB are Python's modules. Sizes are divided by
 ``--divide``. 100 × is a straight line through the two figures.
 """
@@ -28,6 +28,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 sys.modules["index"] = importlib.import_module("tests.index")  # not index.py, which lies beside this file
+
+SPAWN = multiprocessing.get_context("spawn")
 
 Work = Callable[[str, int], dict[str, float] | None]
 """Takes a directory and a size; figures that it measures itself go before CPU seconds and memory."""
@@ -121,6 +123,8 @@ def run_prepare(home: str, n: int) -> None:
     from kit.runs_here import index_here, run_here
 
     from kohaku_ray.config import load_config
+    from kohaku_ray.run.segments import FOLDER as SEGMENTS
+    from kohaku_ray.run.segments import SegmentStore
     from kohaku_ray.sample import path
 
     with open(path("questions.csv"), newline="", encoding="utf-8") as file:
@@ -138,6 +142,9 @@ def run_prepare(home: str, n: int) -> None:
     config = load_config("demo", run_overrides(home))
     index_here(config)
     run_here(config)
+    entries = SegmentStore(config.ledger.path).load(lambda _: True).entries
+    shutil.rmtree(Path(config.ledger.path, SEGMENTS))  # one per call, which a ledger's shard would have merged
+    SegmentStore(config.ledger.path).write(entries.items())
 
 
 def run_overrides(home: str, run: str = "run") -> list[str]:
@@ -163,7 +170,7 @@ def bundle_work(home: str, n: int) -> None:
     make_bundle(BundleSource({"run": f"{home}/run"}), f"{home}/run.zip", write_tables)
 
 
-QUESTIONS_PER_CELL = 200
+QUESTIONS_PER_CELL = 60
 
 
 def sweep_prepare(home: str, n: int) -> None:
@@ -236,22 +243,21 @@ def print_table(names: Sequence[str], divide: int) -> None:
     """Measure steps, and print their table."""
     print(f"load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores")
     print(f"{'step':<28}{'figure':<18}{'1 ×':>10}{'10 ×':>10}{'100 ×':>10}  size at 1 ×")
-    for row in (ROWS[name] for name in names):
-        size = max(row.size // divide, 1)
-        one, ten = measure(row, size), measure(row, 10 * size)
-        for figure, first in one.items():
-            slope = (ten[figure] - first) / 9
-            figures = "".join(f"{value:>10,.1f}" for value in (first, ten[figure], max(first + 99 * slope, 0.0)))
-            print(f"{row.what:<28}{figure:<18}{figures}  {size:,} {row.unit}", flush=True)
+    with ProcessPoolExecutor(1, mp_context=SPAWN) as preparing:  # one for all: it loads the encoder's libraries once
+        for row in (ROWS[name] for name in names):
+            size = max(row.size // divide, 1)
+            one, ten = (measure(row, n, preparing) for n in (size, 10 * size))
+            for figure, first in one.items():
+                slope = (ten[figure] - first) / 9
+                figures = "".join(f"{value:>10,.1f}" for value in (first, ten[figure], max(first + 99 * slope, 0.0)))
+                print(f"{row.what:<28}{figure:<18}{figures}  {size:,} {row.unit}", flush=True)
 
 
-def measure(row: Row, size: int) -> dict[str, float]:
+def measure(row: Row, size: int, preparing: ProcessPoolExecutor) -> dict[str, float]:
     """Run a step of a size."""
-    context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as home:
-        with ProcessPoolExecutor(1, mp_context=context) as process:
-            process.submit(row.prepare, home, size).result()
-        with ProcessPoolExecutor(1, mp_context=context) as process:
+        preparing.submit(row.prepare, home, size).result()
+        with ProcessPoolExecutor(1, mp_context=SPAWN) as process:
             return process.submit(measured, row.work, home, size).result()
 
 
