@@ -291,7 +291,7 @@ _SEAL = b"<!-- sha256 "
 
 def seal_page(page: bytes) -> bytes:
     """End a page with the digest of what comes before, since it may be written again long after its run."""
-    return page + _SEAL + hashlib.sha256(page).hexdigest().encode() + b" -->\n"
+    return b"".join((page, _SEAL, hashlib.sha256(page).hexdigest().encode(), b" -->\n"))
 
 
 def is_sealed(page: bytes) -> bool:
