@@ -11,10 +11,13 @@ import random
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, unquote_to_bytes
+
+from pydantic import field_serializer
 
 from kohaku_ray.errors import (
     ConfigError,
@@ -68,8 +71,9 @@ class OpenAIConfig(ServerSettings, ModelConfig):
     """Model name the server knows."""
     max_ongoing: PositiveInt = 64
     """Requests in flight per replica."""
-    window_tokens: PositiveInt = 131072
-    """Longest prompt plus answer, in tokens."""
+    window_tokens: PositiveInt | Literal["auto"] = 131072
+    """Longest prompt plus answer, in tokens; `auto`: what the server says in its list of models, as vLLM's does. It is
+    asked at each start; a run's `config.yaml` has the number."""
     schema_mode: SchemaMode = "json_schema"
     """How the schema of the reply is sent."""
     send_priority: bool = False
@@ -82,8 +86,13 @@ class OpenAIConfig(ServerSettings, ModelConfig):
 
     @property
     def window(self) -> int:
-        """Longest prompt plus reply, in tokens."""
-        return self.window_tokens
+        """Longest prompt plus reply, in tokens; `auto` asks the server, once in a process."""
+        return ask_window(self) if self.window_tokens == "auto" else self.window_tokens
+
+    @field_serializer("window_tokens")
+    def _write_window(self, window: int | str) -> int | str:
+        """Write what a server has said, so that a replay of the run need not ask it."""
+        return _WINDOWS.get((self.base_url, self.model), window) if window == "auto" else window
 
     @property
     def model_identity(self) -> str:
@@ -104,6 +113,46 @@ class OpenAIConfig(ServerSettings, ModelConfig):
                 "api_key_env to null for a server without keys"
             )
         return OpenAIBackend(self, key, limiter)
+
+
+_WINDOWS: dict[tuple[str, str], int] = {}
+"""What servers have said of their models' windows, by URL and model."""
+
+
+def ask_window(settings: OpenAIConfig) -> int:
+    """Ask a server how many tokens its model takes, prompt and reply together.
+
+    Raises:
+        ConfigError: It does not answer, or does not say it.
+    """
+    key = settings.base_url, settings.model
+    if key in _WINDOWS:
+        return _WINDOWS[key]
+
+    async def ask() -> dict[str, int | None]:
+        backend = settings.make_backend()
+        try:
+            return await backend.models(timeout_s=_ASK_S)
+        finally:
+            await backend.close()
+
+    way_out = "start it, or set window_tokens to a number"
+    try:
+        with ThreadPoolExecutor(1) as thread:  # this one may have a running loop
+            windows = thread.submit(asyncio.run, ask()).result()
+    except ModelError as error:
+        raise ConfigError(f"window_tokens is auto and the server does not say it ({error}): {way_out}") from None
+    if (window := windows.get(settings.model)) is None:
+        named = ", ".join(list(windows)[:5]) or "no model"
+        raise ConfigError(
+            f"window_tokens is auto, and the server's list ({named}) has no max_model_len of {settings.model}: set "
+            "window_tokens to a number"
+        )
+    return _WINDOWS.setdefault(key, window)
+
+
+_ASK_S = 10.0
+"""Seconds for a server's list of its models, which needs no model."""
 
 
 class Limiter(Protocol):
@@ -236,7 +285,7 @@ class OpenAIBackend:
             ModelError: The server refuses the request.
         """
         window = self._settings.window_tokens
-        if request.least_tokens > window:
+        if window != "auto" and request.least_tokens > window:  # the server refuses what is too long
             raise ContextOverflowError(
                 f"the prompt has {request.n_chars} characters, at least {request.least_tokens} tokens, but the window "
                 f"of {self._model} is {window} tokens: let the system's settings give less context, or "

@@ -12,8 +12,10 @@ from run_files import small_run, small_truth
 
 from kohaku_ray.cli import main
 from kohaku_ray.engine import session
+from kohaku_ray.errors import ConfigError
 from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.records import Reply
+from kohaku_ray.run.record.identity import model_parts
 from kohaku_ray.run.record.scoring import score_run
 from kohaku_ray.run.segments import Entry, SegmentStore
 
@@ -99,6 +101,34 @@ def test_a_ledger_that_a_job_of_another_cluster_uses_is_said_too(command, tmp_pa
     assert code == 1
     assert f"/ledger belongs to process {os.getpid()} on " in printed
     assert "or set ledger.path to another directory, which makes all calls again" in printed
+
+
+def test_a_window_of_auto_is_what_the_server_says(command, capsys):
+    """users5.md 2.14: a server of 32,768 tokens was refused, as the preset says 131,072: each needed a YAML."""
+    with FakeOpenAI(models={"small": 32768, "tiny": 2048}) as server:
+
+        def of(model: str, **more) -> OpenAIConfig:
+            return OpenAIConfig(model=model, base_url=server.base_url, api_key_env=None, **more)
+
+        auto = of("small", window_tokens="auto")
+        assert [auto.window, auto.window] == [32768, 32768]
+        assert auto.model_dump()["window_tokens"] == 32768, "a replay asks no server"
+        assert model_parts(auto) == model_parts(of("small", window_tokens=32768)), "the same run"
+        given = {"kind": "openai", "api_key_env": None, "base_url": server.base_url, "window_tokens": "auto"}
+        for model, code, text in (("small", 0, "it answers"), ("tiny", 2, "the window of mine is 2,048 tokens")):
+            overrides = [f"deployments.mine={json.dumps({**given, 'model': model})}", "model=mine", "run=r/new"]
+            more = ["roles.answer.max_tokens=4096"]
+            flags = [part for item in [*overrides, *more] for part in ("--set", item)]
+            assert main(["validate", "demo", *flags]) == code
+            printed = capsys.readouterr()
+            assert text in printed.out + printed.err
+    with (
+        FakeOpenAI(models=["other"]) as server,
+        pytest.raises(ConfigError, match=r"\(other\) has no max_model_len of m"),
+    ):
+        _ = OpenAIConfig(model="m", base_url=server.base_url, api_key_env=None, window_tokens="auto").window
+    with pytest.raises(ConfigError, match=r"window_tokens is auto and the server does not say it .*: start it, or set"):
+        _ = OpenAIConfig(model="m", base_url=NOWHERE, api_key_env=None, window_tokens="auto").window
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def reach(name: str, deployment: OpenAIConfig) -> str:
         guess = did_you_mean(deployment.model, models)
         return f"warning: not among the server's {pluralize(len(models), 'model')} ({named}{more}){guess}"
     longest = models[deployment.model]
-    if longest is not None and longest < deployment.window_tokens:
+    if longest is not None and deployment.window_tokens != "auto" and longest < deployment.window_tokens:
         raise DataError(
             f"{where}.window_tokens is {deployment.window_tokens:,} but the server takes {longest:,} tokens of "
             f"{deployment.model}, prompt and reply together: set window_tokens to {longest}"
