@@ -6,6 +6,7 @@ import functools
 import ipaddress
 import os
 import socket
+import warnings
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
@@ -36,6 +37,11 @@ os.environ |= {
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores; threads of each would crowd them
+
+BESIDE_ENGINES = (
+    "default",
+    *(f"ignore::{kind}" for kind in ("DeprecationWarning", "FutureWarning", "ResourceWarning")),
+)
 
 DATA = Path(os.environ.get("KOHAKU_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
@@ -148,14 +154,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_unconfigure() -> None:
+    """Show what threads and the garbage collector meet after the last test; it is no test's failure."""
+    for kind in (pytest.PytestUnraisableExceptionWarning, pytest.PytestUnhandledThreadExceptionWarning):
+        warnings.simplefilter("default", kind)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what uses the cluster: an unmarked test would start one in every parallel worker.
 
-    Ray and the engines leave sockets and pipes to the garbage collector, which meets them in any later test.
+    Ray and the engines leave sockets to the garbage collector, which meets them in any later test, and warn of one
+    another: beside them no warning is an error.
     """
     for item in items:
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker("ray")
         if any(map(item.get_closest_marker, ("ray", "slow", "vllm", "chaos"))):
-            item.add_marker(pytest.mark.filterwarnings("default::ResourceWarning"))
-            item.add_marker(pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning"))
+            item.add_marker(pytest.mark.filterwarnings(*BESIDE_ENGINES))
