@@ -139,3 +139,13 @@ def test_a_field_behind_its_printed_label_is_read_as_printed_and_boxes_are_ticke
     text = "\n".join(read(data)[0])
     for shown in ("Energy used: 1287 MWh", "[x] Diesel generator", "[ ] Wind turbine"):
         assert shown in text
+
+
+def test_a_value_that_hangs_out_of_a_low_field_is_read_once():
+    """As Bob in pypdf 7.1.1's resources/libreoffice-form.pdf, 8 points high and filled in 11-point type."""
+    file = pymupdf.open("pdf", form(((77, 342.5, 231, 350.8), TEXT, "First Name_2", None, "Bob")))
+    # the value as that file draws it: the words' middle lies above the field
+    (widget,) = file[0].widgets()
+    stream = "/Tx BMC q BT /Helv 11 Tf 2 4.5 Td (Bob) Tj ET Q EMC".encode()
+    file.update_stream(int(file.xref_get_key(widget.xref, "AP/N")[1].split()[0]), stream)
+    assert "First Name_2: Bob" in read(file.tobytes())[0]

@@ -613,9 +613,11 @@ def _with_fields(page: Any, runs: Sequence[Sequence[Piece]]) -> list[TextLine]:
     boxes, fields = read_fields(page)
 
     def is_field(piece: Piece) -> bool:
+        # what is drawn in a low field hangs out of it (pypdf's libreoffice-form.pdf)
         x0, y0, x1, y1 = _box(piece)
         return any(
-            left <= (x0 + x1) / 2 <= right and top <= (y0 + y1) / 2 <= bottom for left, top, right, bottom in boxes
+            left <= (x0 + x1) / 2 <= right and min(y1, bottom) - max(y0, top) > 0.5 * min(y1 - y0, bottom - top)
+            for left, top, right, bottom in boxes
         )
 
     lines = _lines([[piece for piece in run if not is_field(piece)] for run in runs])
