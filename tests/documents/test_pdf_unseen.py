@@ -146,6 +146,6 @@ def test_a_value_that_hangs_out_of_a_low_field_is_read_once():
     file = pymupdf.open("pdf", form(((77, 342.5, 231, 350.8), TEXT, "First Name_2", None, "Bob")))
     # the value as that file draws it: the words' middle lies above the field
     (widget,) = file[0].widgets()
-    stream = "/Tx BMC q BT /Helv 11 Tf 2 4.5 Td (Bob) Tj ET Q EMC".encode()
+    stream = b"/Tx BMC q BT /Helv 11 Tf 2 4.5 Td (Bob) Tj ET Q EMC"
     file.update_stream(int(file.xref_get_key(widget.xref, "AP/N")[1].split()[0]), stream)
     assert "First Name_2: Bob" in read(file.tobytes())[0]

@@ -1,4 +1,9 @@
-"""Find the paragraphs, tables and pictures of a PDF's page, in reading order, and extract the pictures as images."""
+"""Find the paragraphs, tables and pictures of a PDF's page, in reading order, and extract the pictures as images.
+
+A range beside a threshold is that in which it decides alike in all but at most one of 131 files that
+benchmarks/pdf_files.txt lists, searched from 0.4 to 1.6 times the value. Where near values decide otherwise, the
+comment says in how many of 26 of these files a paragraph changes.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +46,7 @@ MIN_ALIGNED_ROWS = 3  # fewest aligned rows that are a table without rules
 MAX_ALIGNED_ROWS = 200  # most rows that are searched at a time
 MAX_NAME_CHARS = 30  # longest line of a name in a header of several rows
 MAX_HEADER_ROWS = 4  # most lines of names above the first row of values
+SAME_SIZE = 0.1  # largest difference of font sizes in one text, as a share: of 26 files 0.07 changes none, 0.13 three
 MAX_LINE_CHARS = 80  # longest line of a wrapped cell
 MAX_NAME_GAP = 4.0  # farthest that a name over several columns stands from one of them, in font sizes
 TextRow = Sequence[TextLine]
@@ -186,7 +192,7 @@ def _is_in_columns(window: Sequence[TextRow], i: int, columns: Sequence[TextLine
         return False
     is_label = columns_of_pieces[0] == [0]  # between the rows that it labels, or the second line of a label
     below = window[i + 1] if i + 1 < len(window) else ()
-    if is_label:
+    if is_label:  # the row that it labels follows no farther than the one above: 1.01 to 2.0 decide alike
         return bool(below) and len(below) > 1 and below[0].y0 - row[0].y0 < 1.3 * (row[0].y0 - window[i - 1][0].y0)
     return row[0].y0 - window[i - 1][0].y0 < 2 * row[0].size
 
@@ -252,6 +258,7 @@ def rows_of_cells(rows: Sequence[TextRow], columns: Sequence[TextLine]) -> list[
         gaps.append(min(piece.y0 for piece in row) - bottom)
         bottom = max(bottom, *(piece.y1 for piece in row))
     bands = [list(row) for row in rows]
+    # less is rounding: 0.15 and 0.4 change no paragraph of 26 files
     if not gaps or max(gaps) - min(gaps) < 0.25 * rows[0][0].size:
         return bands
     widest = (min(gaps) + max(gaps)) / 2
@@ -317,6 +324,7 @@ def _in_the_middle(tops: Sequence[float], labels: Sequence[float]) -> list[tuple
     step = min((after - top for top, after in pairwise(tops)), default=0.0)
     for label in labels:
         middles = [(abs((tops[start] + tops[end]) / 2 - label), end) for end in range(start, len(tops))]
+        # nearer to the middle of other rows than a third of a row, it labels these: 0.14 to 0.5 decide alike
         if not middles or min(middles)[0] > 0.35 * step:
             return []
         end = min(middles)[1]
@@ -363,6 +371,7 @@ def rows_of(region: Sequence[TextLine]) -> list[list[TextLine]]:
         is_beside = False
         if last is not None and last.kind == line.kind == "text":
             bottom, top = last.y1 if last.y1 < line.y1 else line.y1, last.y0 if last.y0 > line.y0 else line.y0
+            # half of the lower one: of 26 files 0.35 changes paragraphs in 8, where lines are set tight, 0.65 in 10
             is_beside = (bottom - top) / max(min(last.y1 - last.y0, line.y1 - line.y0), 0.1) > 0.5
         if is_beside:
             rows[-1].append(line)
@@ -436,7 +445,7 @@ def _rows_below(lines: Sequence[TextLine], box: Box, rows: Sequence[Sequence[Tex
         columns_of_lines = [columns_under(line, columns) for line in row]
         if columns_of_lines != [[i] for i in range(len(columns) - len(row), len(columns))]:
             break
-        if row[-1].y0 - taken_rows[-1][-1].y0 > 1.05 * step:
+        if row[-1].y0 - taken_rows[-1][-1].y0 > 1.05 * step:  # 0.05 for rounding
             break
         taken_rows.append(row)
     return [list(row) for row in taken_rows[1:]]
@@ -466,6 +475,8 @@ def _body(rows: Sequence[Sequence[TextLine]], columns: Sequence[TextLine], is_ru
     rows = fill_labels(rows_of_cells(rows, columns), columns)
     tops = [max(line.y0 for line in row[1:] or row) for row in rows]
     steps = [after - top for top, after in pairwise(tops)]
+    # rows lie farther apart than the lines of a cell: 1.5 to 1.83 decide alike; 1.1 and 1.4
+    # change no paragraph of 26 files
     tight = 1.25 * min(steps) if is_ruled and steps and max(steps) > 1.6 * min(steps) > 0 else 0.0
     table: Cells = []
     for i, row in enumerate(rows):
@@ -532,7 +543,7 @@ def _spread(
         middle = (line.x0 + line.x1) / 2
         after = spans[i + 1][0] if i + 1 < len(spans) else len(columns)
         column = lower.get(first, columns[first])
-        is_left = abs(line.x0 - column.x0) < 0.5 * line.size
+        is_left = abs(line.x0 - column.x0) < 0.5 * line.size  # half a letter: 0.2 to 0.8 decide alike
         while last + 1 < after and last + 1 in lower and (is_left or middle > (column.x0 + column.x1) / 2):
             last += 1
         spread[i] = first, last
@@ -549,6 +560,7 @@ def _span(
     middles = [(column.x0 + column.x1) / 2 for column in columns]
     middle = (line.x0 + line.x1) / 2
     for left, right, height in page.rules:
+        # from the name's lower half to the next row's: 0.28 to 0.5, and 0.24 to 0.9, decide alike
         if left <= middle <= right and line.y1 - 0.4 * line.size <= height <= below[0].y0 + 0.6 * line.size:
             over = [i for i, x in enumerate(middles) if left - 2 <= x <= right + 2]
             return (over[0], over[-1]) if over else (column_index, column_index)
@@ -559,6 +571,7 @@ def _span(
     for first in range(column_index, max(column_index - MAX_SPAN, -1), -1):
         for last in range(max(column_index, first + 1), min(column_index + MAX_SPAN, len(columns))):
             is_free = not others.intersection(range(first, last + 1))
+            # half a letter: 0.2 to 0.8 decide alike
             if is_free and abs((columns[first].x0 + columns[last].x1) / 2 - middle) < 0.5 * line.size:
                 return first, last
     return column_index, column_index
@@ -607,6 +620,7 @@ def reading_order(
         while left and full and left[0].kind == full[-1].kind == "text":
             # a short line under a full-width one may be that paragraph's last, and not the left column's first
             line, above = left[0], full[-1]
+            # line spacing: -0.17 to -0.3 and 0.39 to 0.8 decide alike; of equal size but for rounding: 0.02 to 0.08
             is_next = -0.3 * line.size < line.y0 - above.y1 < 0.6 * line.size and line.y1 <= right[0].y0 + 1
             if not (is_next and abs(above.size - line.size) < 0.05 * line.size):
                 break
@@ -633,7 +647,7 @@ def _gutter(lines: Sequence[TextLine], known: float | None) -> float | None:
     if known is not None:
         n_left, n_right = bisect_right(rights, known), len(lines) - bisect_left(lefts, known)
         if n_left > 0 and n_right > 0 and len(lines) - n_left - n_right <= 0.3 * len(lines):
-            return known  # few lines cross it
+            return known  # few lines cross it: 0.21 to 0.41 decide alike
     return _best_strip(lefts, rights, left, _N_BINS / width) if len(lines) >= 2 * MIN_COLUMN_LINES else None
 
 
@@ -641,7 +655,7 @@ def _best_strip(lefts: Sequence[float], rights: Sequence[float], left: float, sc
     """The middle of the best strip, from the sorted ends of lines, the left edge and the width of a bin."""
 
     def end(x: float) -> int:
-        return int((x - left) * scale + 0.999)
+        return int((x - left) * scale + 0.999)  # rounded up
 
     def start(x: float) -> int:
         return int((x - left) * scale)
@@ -655,6 +669,7 @@ def _best_strip(lefts: Sequence[float], rights: Sequence[float], left: float, sc
     n = len(lefts)
     for b in range(first_bin, last_bin + 1):
         n_left, n_right = bisect_right(rights, b, key=end), n - bisect_left(lefts, b, key=start)
+        # four lines across weigh as much as one beside: 0.1 and 0.5 change one of 26 files each
         score = min(n_left, n_right) - 0.25 * (n - n_left - n_right)
         if score > best:
             best, first, last = score, b, b
@@ -764,12 +779,14 @@ def _group(page: Page, region: Sequence[TextLine]) -> list[Block]:
     steps = [
         (after.y0 - line.y0) / line.size
         for line, after in pairwise(singles)
-        if line.size and abs(after.size - line.size) < 0.1 * line.size
+        if line.size and abs(after.size - line.size) < SAME_SIZE * line.size
     ]
+    # steps of lines set solid to double spaced: of 26 files 0.6 changes none, 1.0 three, 2.0 two, 3.2 one
     likely = sorted(step for step in steps if 0.8 < step < 2.5)
     # usual distance of two lines, in font sizes: where paragraphs are short, half of the steps are gaps between them
     leading = likely[len(likely) // 4] if likely else 1.2
-    # 1.5 line heights, or a quarter more than usual where lines are spaced wider
+    # a quarter more than usual: of 26 files a seventh changes 4 and a third 13; at least 1.5 line heights, for where
+    # few lines tell the leading: 1.4 changes 5, 1.6 ten
     reach = max(1.5, 1.25 * leading)
     left = min((line.x0 for line in singles), default=0.0)
     blocks: list[Block] = []
@@ -800,16 +817,19 @@ def _belongs(members: Sequence[TextLine], line: TextLine, reach: float, left: fl
     if last.kind != "text" or line.kind != "text" or line.is_note:
         return False
     size = last.size
-    if abs(line.size - size) > 0.1 * size or line.bold != last.bold:
+    if abs(line.size - size) > SAME_SIZE * size or line.bold != last.bold:
         return False
-    if last.bold and last.size - line.size > 0.05 * line.size:  # a little larger, it heads the other one
+    if last.bold and last.size - line.size > 0.05 * line.size:  # a little larger, it heads the other one: 0.02 to 0.08
         return False
+    # a line beside the last one begins less than half a letter above it: -0.2 to -0.8 decide alike
     if not -0.5 * size < line.y0 - last.y0 < reach * size:
         return False
     if line.x0 > last.x1 or line.x1 < last.x0:
         return False
-    # a line may open a new paragraph by its indent alone, as in books and LaTeX articles
+    # a line may open a new paragraph by its indent alone, as in books and LaTeX articles:
+    # of 26 files 0.5 changes none, 1 three; from 4 on it is a column or a list (3 and 6 change 3 each)
     is_indented = 0.7 * line.size < line.x0 - left < 4 * line.size and line.x0 - last.x0 > -0.3 * line.size
+    # boxes of italics begin a little aside: of 26 files 0.15 changes none, 0.5 one
     is_flush = last.x0 - left < 0.3 * line.size or len(members) == 1
     return not (is_indented and is_flush and not begins_item(members[0].text) and ends_sentence(last.text))
 

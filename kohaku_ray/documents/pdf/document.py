@@ -22,10 +22,11 @@ from kohaku_ray.documents.bounded import out_of_memory
 from kohaku_ray.documents.figures import SET_IMAGES, no_image
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
-from kohaku_ray.documents.pdf.blocks import Block, PdfImages, blocks_of
+from kohaku_ray.documents.pdf.blocks import SAME_SIZE, Block, PdfImages, blocks_of
 from kohaku_ray.documents.pdf.page import (
     BULLETS,
     CAPTION,
+    SMALLER,
     Page,
     TextLine,
     begins_item,
@@ -47,6 +48,7 @@ MOST_SHOWN = 3  # most texts of a kind of furniture that are named
 MAX_PAGES_APART = 3  # most pages from one with a running line to the next
 MIN_PAGES = 3  # fewest pages that repeat a running line; two in a short document, or beside a page number
 _LOWEST = re.compile(r"(?:\d{1,2}[.-])?(\d{1,4})")  # a page's number, perhaps after its chapter's
+SAME_LINE = 0.5  # largest distance of the tops of two texts on one line, in font sizes: 0.39 to 0.64 in tables
 MAX_ROW_GAP = 1.6  # largest distance of two rows of a table, in font sizes
 MAX_ROW_STEP = 3.0  # likewise, from top to top
 MIN_CELLS = 3  # fewest cells of a row at a page's edge that is no running head
@@ -86,6 +88,7 @@ class Furniture:
             if page.lines:
                 line = max(page.lines, key=lambda line: line.y0)
                 number = _LOWEST.fullmatch(line.text)
+                # beside it only letters hang below its middle: 0.12 to 0.48 decide alike
                 if number and sum(other.y1 > line.y0 + 0.3 * line.size for other in page.lines) == 1:
                     lowest.append((page.number, line, int(number[1])))
         self._steps.update(shown - page_number for page_number, _, shown in lowest)
@@ -131,7 +134,7 @@ class Furniture:
             return True
         if not any(map(str.isalpha, line.text)):
             return False  # a row of figures at the same height of several pages belongs to a table
-        beside_number = any(abs(number.y0 - line.y0) < 0.5 * line.size for number in numbers)
+        beside_number = any(abs(number.y0 - line.y0) < SAME_LINE * line.size for number in numbers)
         needed = 2 if beside_number else self._needed
         repeated = False
         for numbers_of in (self._pages[key] for key in _keys(line, text, page)):
@@ -154,7 +157,7 @@ def _is_among_numbers(number: TextLine, page: Page) -> bool:
     for line in page.lines:
         gap = max(line.y0 - number.y1, number.y0 - line.y1)
         is_over = line.x0 < number.x1 and number.x0 < line.x1 and -reach < gap < reach
-        is_beside = abs(line.y0 - number.y0) < 0.5 * number.size
+        is_beside = abs(line.y0 - number.y0) < SAME_LINE * number.size
         if (is_over or is_beside) and line is not number and is_number(line.text):
             if is_over:
                 return True
@@ -168,7 +171,7 @@ def _is_in_table(line: TextLine, page: Page) -> bool:
     for other in page.lines:
         distance = (other.y0 - line.y0) / line.size
         if abs(distance) < MAX_ROW_STEP and other.size:
-            rows[0 if abs(distance) < 0.5 else 1 if distance < 0 else 2].append(other)
+            rows[0 if abs(distance) < SAME_LINE else 1 if distance < 0 else 2].append(other)
     for pieces in rows:
         pieces.sort(key=lambda piece: piece.x0)
     row, *others = rows
@@ -182,7 +185,7 @@ def _first_rows(lines: Sequence[TextLine]) -> list[TextLine]:
     """Lines of the first rows, the sorted lines given from the edge inwards."""
     rows: list[list[TextLine]] = []
     for line in lines:
-        if rows and abs(line.y0 - rows[-1][0].y0) <= 0.5 * line.size:
+        if rows and abs(line.y0 - rows[-1][0].y0) <= SAME_LINE * line.size:
             rows[-1].append(line)
         elif len(rows) < _OUTERMOST:
             rows.append([line])
@@ -220,6 +223,7 @@ def _watermarks(lines: Sequence[TextLine]) -> list[TextLine]:
     least = MIN_WATERMARK * sizes[len(sizes) // 2]
     watermarks = []
     for large in [line for line in lines if line.size >= least][:MAX_WATERMARKS]:
+        # the letters in its box: a fifth above and below is white
         margin = 0.2 * (large.y1 - large.y0)
         n_covered = sum(
             large.y0 + margin < (line.y0 + line.y1) / 2 < large.y1 - margin
@@ -296,10 +300,10 @@ def _counts_lines(column: Sequence[TextLine], rest: Sequence[TextLine]) -> bool:
     values = [int(line.text.rstrip(":")) for line in column]
     steps = Counter(after - value for value, after in pairwise(values))
     step, n = steps.most_common(1)[0]
-    if not 1 <= step <= MAX_NUMBER_STEP or n < 0.9 * (len(column) - 1):
+    if not 1 <= step <= MAX_NUMBER_STEP or n < 0.9 * (len(column) - 1):  # one of ten may be another number
         return False
     gaps = [after.y0 - line.y0 for line, after in pairwise(column)]
-    usual = median(gaps)
+    usual = median(gaps)  # evenly set but for raised letters: 0.14 to 0.16 decide alike
     if sum(abs(gap - usual) < 0.15 * usual for gap in gaps) < MIN_EVEN_SHARE * len(gaps):
         return False
     return median(line.size for line in column) <= MAX_LINE_NUMBER_SIZE * median(line.size for line in rest)
@@ -328,7 +332,7 @@ def bold_headings(blocks: Sequence[Block], body: float) -> tuple[set[int], set[i
     for block in texts:
         n = len(block.text)
         n_bold += n if block.bold else 0
-        if not block.bold and abs(block.size - body) < 0.1 * body:
+        if not block.bold and abs(block.size - body) < SAME_SIZE * body:
             chars[round(block.box[0])] += n
     if not chars or n_bold > MAX_BOLD_SHARE * sum(len(block.text) for block in texts):
         return set(), set()
@@ -346,6 +350,7 @@ def bold_headings(blocks: Sequence[Block], body: float) -> tuple[set[int], set[i
             bold.add(id(block))
         elif below is not None:  # in the middle above wider text, as in REVTeX and APA style
             (left, *_, right, _), (start, _, end, _) = block.box, below.box
+            # 1.01 to 2.4 decide alike
             is_middle = abs(left + right - start - end) < 2 * block.size
             if is_middle and below.page == block.page and end - start > 1.5 * (right - left):
                 centred.add(id(block))
@@ -354,7 +359,9 @@ def bold_headings(blocks: Sequence[Block], body: float) -> tuple[set[int], set[i
 
 def _is_candidate(block: Block, before: Block | None, body: float) -> bool:
     """Whether a block is one short line in bold, apart from what is above it."""
-    if block.kind != "text" or not block.bold or len(block.lines) > 1 or not 0.85 < block.size / body < 1.2:
+    if block.kind != "text" or not block.bold or len(block.lines) > 1:
+        return False
+    if not SMALLER < block.size / body < HEADING_RATIO:
         return False
     text = block.text
     if len(text) > MAX_BOLD_CHARS or text[-1] in ".,;:!?" or text[0] in BULLETS:
@@ -368,10 +375,11 @@ def _is_candidate(block: Block, before: Block | None, body: float) -> bool:
 
 def _is_set_out(block: Block, below: Block, margins: Sequence[float]) -> bool:
     """Whether it stands left of all margins, or at one without a hanging paragraph below it."""
-    left, tolerance = block.box[0], 0.3 * block.size
+    left, tolerance = block.box[0], 0.3 * block.size  # less than an indent; boxes of italics begin a little aside
     if left < margins[0] - tolerance:
         return True
     is_at_margin = any(abs(left - margin) <= tolerance + 1 for margin in margins)
+    # an indent of a paragraph is one font size, of a list's text or of a definition more: 1.5 to 1.58 decide alike
     is_hanging = below.kind == "text" and 1.5 * block.size <= below.box[0] - left < MAX_HANGING * block.size
     return is_at_margin and not is_hanging
 
@@ -408,6 +416,7 @@ def contents_entries(blocks: Sequence[Block]) -> set[int]:
             edge = max(page[i].box[2] for i in led)
 
             def is_unled(block: Block, edge: float = edge) -> bool:
+                # half a digit: 0.2 to 0.8 decide alike
                 return abs(block.box[2] - edge) < 0.5 * block.size and _ENTRY_NUMBER.search(block.lines[-1]) is not None
 
             entries.update(map(id, takewhile(is_unled, reversed(page[: led[0]]))))
@@ -506,12 +515,13 @@ def title_blocks(blocks: Sequence[Block], body: float) -> list[Block]:
     if not titles:
         return []
     largest = max(block.size for block in titles)
+    # below the ratio of a heading, as titles of reports: 1.09 to 1.2 decide alike
     if largest < 1.15 * body or (len(first) > 1 and largest == min(block.size for block in first)):
         return []
     start = next(i for i, block in enumerate(first) if block.size == largest)
     title_parts: list[Block] = []
     for block in first[start:]:
-        if block.size < 0.97 * largest:
+        if block.size < 0.97 * largest:  # of its size but for rounding: 0.84 to 0.99 decide alike
             break
         title_parts.append(block)
     return title_parts
@@ -576,6 +586,7 @@ def _heading(block: Block, body: float, compounds: Collection[str], is_bold: boo
 
 
 def _is_heading_at_body_size(block: Block, text: str, number: str, body: float) -> bool:
+    # 9 points in a text of 10 may be one, notes are smaller; a little larger than the text: 1.01 to 1.1 decide alike
     if len(text) > MAX_NUMBERED_CHARS or len(block.lines) > 2 or block.size < 0.9 * body:
         return False
     if _KNOWN.fullmatch(text.rstrip(":")) and (block.bold or text.isupper()):
@@ -595,6 +606,7 @@ def _stands_over(upper: _Heading, lower: _Heading) -> bool:
     """Whether one heading contains the other: by their numbers, else by their font sizes, else by their indents."""
     if upper.depth and lower.depth:
         return upper.depth < lower.depth
+    # equal but for rounding: 0.02 to 0.048 decide alike; half a letter further right: up to 0.5
     if abs(upper.size - lower.size) <= 0.03 * lower.size and upper.left and lower.left:
         return lower.left - upper.left > 0.5 * lower.size
     return upper.size > 1.03 * lower.size
@@ -613,9 +625,10 @@ def _add(blocks: list[Block], block: Block) -> None:
     if block.kind == "text" and first[:1].islower() and not begins_item(first):  # in the midst of a sentence
         for before in reversed(blocks[-LOOK_BACK:]):
             # a picture, a table or a footnote in a smaller font may interrupt a paragraph
+            # notes of 9 points below a text of 10 are passed over: 0.92 to 0.95 decide alike
             if before.kind != "text" or before.size < 0.93 * block.size or CAPTION.match(before.lines[0]):
                 continue
-            if abs(before.size - block.size) <= 0.1 * block.size and not ends_sentence(before.lines[-1]):
+            if abs(before.size - block.size) <= SAME_SIZE * block.size and not ends_sentence(before.lines[-1]):
                 before.lines.extend(block.lines)
                 before.last_page = block.page
                 return
