@@ -6,8 +6,9 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
 
-from kohaku_ray.cli.arguments import make_parser
 from kohaku_ray.errors import ConfigError, KohakuRayError
 from kohaku_ray.pages.terminal import (
     is_interrupted,
@@ -24,17 +25,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code.
 
     0: all done; 3: finished with some rows in error; 2: configuration; 1: anything else.
+
+    Args:
+        argv: Default: the arguments of this process. A signal that ends the command then ends the process here, as an
+            interpreter that shuts down crashes in Ray's threads where Ray is half started (attack5 A8).
     """
+    with signals_interrupt():
+        try:
+            code = _run_command([*(sys.argv[1:] if argv is None else argv)])
+        except BaseException as error:
+            # Libraries make another error of an interrupt; Ray, while it starts, ends the process by SystemExit.
+            is_exit = isinstance(error, SystemExit) and error.code == signal.SIGTERM
+            if not (is_interrupted() or is_exit or isinstance(error, KeyboardInterrupt)):
+                raise
+            if argv is None:
+                _end_interrupted()
+            print_interrupted()
+            code = FAILED
+    return code
+
+
+def _run_command(given: list[str]) -> int:
+    from kohaku_ray.cli.arguments import make_parser  # a signal is heard while it loads
+
     parser = make_parser()
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
         import argcomplete
 
         argcomplete.autocomplete(parser)
-    given = [*(sys.argv[1:] if argv is None else argv)]
     arguments = parser.parse_args([*given[1:], "--help"] if given[:1] == ["help"] else given)
     arguments.hide = str  # a configuration hides what its environment variables hold
     code = OK
-    with shown_as(quiet=arguments.quiet, as_json=arguments.json), signals_interrupt():
+    with shown_as(quiet=arguments.quiet, as_json=arguments.json):
         try:
             if arguments.name != "sweep":  # whose relative directory ``shared`` moves
                 written = {f"the {name}": getattr(arguments, name, None) for name in ("output", "jsonl", "page")}
@@ -46,19 +68,24 @@ def main(argv: Sequence[str] | None = None) -> int:
             for outcome in [returned] if isinstance(returned, Outcome) else returned:
                 print_summary(outcome.line, outcome.as_json(arguments.name, arguments.hide))
                 code = max(code, outcome.code)
-        except BaseException as error:
-            # Libraries make another error of an interrupt; Ray, while it starts, ends the process by SystemExit.
-            is_exit = isinstance(error, SystemExit) and error.code == signal.SIGTERM
-            if is_interrupted() or is_exit or isinstance(error, KeyboardInterrupt):
-                print_interrupted()
-                code = FAILED
-            elif isinstance(error, KohakuRayError):
-                code = BAD_CONFIG if isinstance(error, ConfigError) else FAILED
-                print_error(f"kohaku-ray: {arguments.hide(str(error))}")
-                if arguments.json:
-                    print_summary("", failure(arguments.name, error, code, arguments.hide))
-            elif isinstance(error, BrokenPipeError):
-                code = OK
-            else:
+        except KohakuRayError as error:
+            if is_interrupted():
+                raise
+            code = BAD_CONFIG if isinstance(error, ConfigError) else FAILED
+            print_error(f"kohaku-ray: {arguments.hide(str(error))}")
+            if arguments.json:
+                print_summary("", failure(arguments.name, error, code, arguments.hide))
+        except BrokenPipeError:
+            if is_interrupted():
                 raise
     return code
+
+
+def _end_interrupted() -> NoReturn:
+    for number in (signal.SIGINT, signal.SIGTERM):  # `timeout` sends a second one, to the whole group
+        signal.signal(number, signal.SIG_IGN)
+    print_interrupted()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # whoever read it has gone, or it is closed
+            stream.flush()
+    os._exit(FAILED)

@@ -326,7 +326,7 @@ def job(monkeypatch):
     monkeypatch.delenv("KOHAKU_MODEL", raising=False)
 
     def load(name: str) -> tuple[str, Config]:
-        from kohaku_ray.cli import make_parser
+        from kohaku_ray.cli.arguments import make_parser
 
         program, *arguments = shlex.split(read(name)["spec"]["entrypoint"])
         assert program == "kohaku-ray"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kohaku_ray.cli import make_parser
+from kohaku_ray.cli.arguments import make_parser
 from kohaku_ray.config import load_config
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,8 @@ import yaml
 from kit.rows import check_rows
 from run_files import answer, ballot, match, plan, usage, write_run, write_truth
 
-from kohaku_ray.cli import main, make_parser
+from kohaku_ray.cli import main
+from kohaku_ray.cli.arguments import make_parser
 from kohaku_ray.config import load_config
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.submissions import COLUMNS

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import time
+from pathlib import Path
 
 OF_THE_TEST_RUN = (
     "RAY_ADDRESS",
@@ -18,3 +21,13 @@ def environment(*left_out: str, **variables: str) -> dict[str, str]:
     """Return this process's environment without the variables of its Ray and ``left_out``, and with ``variables``."""
     names = {*OF_THE_TEST_RUN, *left_out}
     return {name: value for name, value in os.environ.items() if name not in names} | variables
+
+
+def wait_until_caught(process: subprocess.Popen[str], number: int) -> None:
+    """Wait until a process has a handler of its own for a signal: until then Python itself starts."""
+    while process.poll() is None:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        caught = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt"))
+        if caught >> (number - 1) & 1:
+            return
+        time.sleep(0.005)

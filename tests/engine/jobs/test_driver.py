@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,9 +10,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 import ray
@@ -37,6 +40,7 @@ def driver(server: FakeOpenAI, home: Path, index: str, ray_home: str, *command: 
         text=True,
         env={**{name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}, "RAY_TMPDIR": ray_home},
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's job in the background ignores it
     )
 
 
@@ -143,6 +147,72 @@ def test_an_interrupt_of_the_whole_process_group_is_one_line(tmp_path, sample_he
     *progress, last = output.strip().splitlines()
     assert last == "interrupted: run the same command again to go on"
     assert not [line for line in progress if not line.startswith(("answer  ", "encode  ", "parse   "))], output
+
+
+@pytest.fixture
+def no_reply() -> Iterator[tuple[FakeOpenAI, threading.Event]]:
+    """A server that answers no call, and what is set at the first."""
+    arrived, over = threading.Event(), threading.Event()
+
+    def hang(index: int, body: dict) -> None:
+        arrived.set()
+        over.wait(400)
+
+    with FakeOpenAI(hang) as server:
+        yield server, arrived
+        over.set()
+
+
+N_MOMENTS = 20
+IN_EVERY_RUN = {(6, signal.SIGTERM), (12, signal.SIGINT), (17, signal.SIGTERM)}
+"""While libraries load, while Ray starts, and while actors do."""
+
+START = [
+    pytest.param(moment, number, marks=OFTEN if (moment, number) in IN_EVERY_RUN else AT_LENGTH)
+    for number in (signal.SIGINT, signal.SIGTERM)
+    for moment in range(N_MOMENTS)
+]
+start_s: list[float] = []
+"""Seconds from the first handler of signals to the first call, measured once."""
+
+
+def of_ray(home: str) -> list[str]:
+    """Processes of a Ray below a directory."""
+    running = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("RAY_TMPDIR") == home:
+                running.append(process.name())
+    return running
+
+
+@pytest.mark.parametrize(("moment", "number"), START)
+def test_a_signal_at_any_moment_of_a_start_is_one_line(sample_index, tmp_path, ray_home, no_reply, moment, number):
+    """attack5.md, A8: after the line, one of three ended by SIGSEGV. Ctrl-C is sent to all processes."""
+    server, arrived = no_reply
+    if not start_s:
+        with driver(server, tmp_path / "whole", sample_index[0], ray_home, "answer", "demo") as job:
+            own_ray.wait_until_caught(job, number)
+            began = time.monotonic()
+            while not arrived.wait(0.05):
+                assert job.poll() is None, job.communicate()[0]
+                assert time.monotonic() < began + 240
+            start_s.append(time.monotonic() - began)
+            job.terminate()
+            job.communicate(timeout=60)
+    with driver(server, tmp_path, sample_index[0], ray_home, "answer", "demo") as job:
+        own_ray.wait_until_caught(job, number)
+        time.sleep(start_s[0] * moment / N_MOMENTS)
+        (os.killpg if number == signal.SIGINT else os.kill)(job.pid, number)
+        output, _ = job.communicate(timeout=60)
+    assert job.returncode == 1, output
+    *before, last = output.strip().splitlines()
+    assert last == "interrupted: run the same command again to go on"
+    assert not [line for line in before if not line.startswith("answer  ")], output
+    deadline = time.monotonic() + 20
+    while (left := of_ray(ray_home)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == []
 
 
 def test_the_key_is_in_no_file_of_a_run_that_ends(sample_config, run_answer, capfd):
