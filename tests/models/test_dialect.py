@@ -8,6 +8,7 @@ from itertools import product
 
 import pytest
 from kit.fake_openai import Action, FakeOpenAI, client_of, completion, error_body
+from kit.refusals import ASKED, QUOTES
 from kit.rows import check_rows
 
 from kohaku_ray.errors import ModelError, TransientModelError
@@ -239,27 +240,9 @@ def test_a_property_that_is_called_as_a_keyword_stays():
     assert dialect.write(plain) == plain
 
 
-ASKED = {
-    "temperature": "What is the temperature of the hall?",
-    "seed": "How many seed companies exist?",
-    "top_p": "Which top_p did the authors use?",
-    "maxLength": "What is the default maxLength of the format?",
-    "schema": "Which schemas and system messages are unsupported?",
-}
-QUOTES = {
-    "OpenAI": lambda text: (400, error_body(f"Not allowed by the content policy: '{text}' is unsupported")),
-    "a proxy's words": lambda text: (400, f"blocked term in {text!r}: not supported"),
-    "FastAPI's echo": lambda text: (
-        422,
-        {"detail": [{"loc": ["body", "messages"], "msg": f"refused: {text}", "input": {"seed": 1, "maxLength": 3}}]},
-    ),
-    "Mistral": lambda text: (422, {"object": "error", "message": {"detail": [{"loc": ["body"], "msg": text}]}}),
-}
-
-
 @check_rows("word, quote", product(ASKED, QUOTES))
 def test_a_refusal_that_quotes_the_prompt_changes_no_later_request(word, quote):
-    """attack5.md, A2: WattBot's own questions hold temperature, seed, format and range."""
+    """attack5.md, A2. In a job: tests/engine/jobs/test_answer.py."""
     question = ASKED[word]
     status, told = QUOTES[quote](question)
     refused = asked(messages=(("system", "Cite."), ("user", question)))

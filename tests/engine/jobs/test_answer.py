@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import itertools
 import json
+import random
 import re
 from pathlib import Path
 
 import pytest
 from kit.answers import COMPARED, fake, rows_of, steps_of
-from kit.fake_openai import Action, FakeOpenAI, completion, doc_ids_of
+from kit.fake_openai import Action, FakeOpenAI, completion, default_text, doc_ids_of, text_of
+from kit.refusals import ASKED, NO_USAGE, QUOTES
 from ray import serve
 
 from kohaku_ray.api import Run
@@ -260,25 +264,51 @@ def test_where_a_server_refuses_every_call_the_run_stops_at_once_and_says_why(sa
     assert (summary.n_questions, summary.n_member_errors) == (8, 16)
 
 
-def test_one_question_in_error_is_one_row_and_exit_code_3(sample_config, tmp_path, capsys, run_answer, monkeypatch):
+def test_a_refused_question_is_its_own_rows_error_and_exit_code_3(
+    sample_config, tmp_path, capsys, run_answer, monkeypatch
+):
+    """Twenty refusals that quote their question, in words of parameters; twenty replies without counts of tokens."""
     monkeypatch.setattr(answer_job, "run_answer", run_answer)
+    refusals = {}
+    for number, (question, (quote, told)) in enumerate(itertools.product(ASKED.values(), QUOTES.items())):
+        asked = f"{question} (By {quote}.)"
+        refusals[f"r{number:02}"] = asked, *told(asked)
+    uncounted = {f"u{number:02}": f"Which is number {number:02}?" for number in range(len(NO_USAGE))}
+    questions = [(name, asked) for name, (asked, *_) in refusals.items()] + [*uncounted.items()]
+    with (tmp_path / "questions.csv").open("w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, ("id", "question"))
+        table.writeheader()
+        table.writerows({"id": name, "question": asked} for name, asked in random.Random(1).sample(questions, 40))
 
     def script(index, body):
-        return (
-            Action(400, {"error": {"message": "not this one"}}) if "State of Ostra" in str(body["messages"]) else None
-        )
+        shown = text_of(body["messages"][-1])
+        for asked, status, told in refusals.values():
+            if asked in shown:
+                return Action(status, told)
+        (number,) = (number for number, asked in enumerate(uncounted.values()) if asked in shown)
+        return Action(body=completion(default_text(body)) | {"usage": NO_USAGE[number]})
 
     with FakeOpenAI(script) as server:
-        config = sample_config(*fake(server), "ensemble.members=3", "questions.limit=5", "roles.plan.model=extractive")
+        settings = [f"questions.path={tmp_path}/questions.csv", "budget.tokens=1_000_000"]
+        config = sample_config(*fake(server), *settings, "ensemble.members=2", "roles.plan.model=extractive")
         (tmp_path / "config.yaml").write_text(as_yaml(config))
         assert main(["answer", str(tmp_path / "config.yaml")]) == 3
-    out = capsys.readouterr().out
-    assert "3 of 15 answers carry an error" in out
-    answers = rows_of(config.run, "answers")
-    wrong = [row for row in answers if row["error"]]
-    assert {row["question_id"] for row in wrong} == {"s004"}
-    assert all("400" in row["error"] and "not this one" in row["error"] for row in wrong)
-    assert len(read_submission(f"{config.run}/submission.csv").rows) == 5
+        assert server.n_requests == 80, "nothing is asked in another way"
+        for received in server.log:
+            assert {"temperature", "top_p", "seed"} < received.body.keys()
+            assert "maxLength" in json.dumps(received.body["response_format"])
+    assert "40 of 80 answers carry an error" in capsys.readouterr().out
+    wrong = {row["question_id"]: row["error"] for row in rows_of(config.run, "answers") if row["error"]}
+    assert wrong.keys() == refusals.keys()
+    assert all(f"HTTP {status}" in wrong[name] for name, (_, status, _) in refusals.items())
+    assert len(read_submission(f"{config.run}/submission.csv").rows) == 40
+    made = [row for row in rows_of(config.run, "usage") if row["source"] == "made"]
+    estimated = [row for row in made if row["role"] == "answer" and row["question_id"] in uncounted]
+    assert len(estimated) == 40
+    assert min(min(row["prompt_tokens"], row["completion_tokens"]) for row in estimated) > 10, "no call is free"
+    facts = json.loads(Path(config.run, "run.json").read_text())
+    assert facts["adapted"] == {"fake: token counts are estimated, as the server sent none that can be used": 40}
+    assert facts["paid"]["tokens"] == sum(row["prompt_tokens"] + row["completion_tokens"] for row in made)
 
 
 @pytest.mark.slow
