@@ -91,7 +91,7 @@ slow-ray: setup ## Longer tests on one Ray cluster, vLLM among them.
 test-chaos: setup ## Jobs whose driver, actors and nodes are killed; properties, eight times the examples; CHAOS=long: all of it.
 	+$(SIDE_BY_SIDE) kills properties
 
-# CHAOS=long: twenty kills instead of one, sweeps on three nodes, thousands of damaged files: half an hour.
+# CHAOS=long: twenty kills instead of one, sweeps on three nodes, thousands of damaged files: an hour.
 kills: setup ## What is killed and damaged.
 	TIER=kills $(PYTEST) -m "chaos$(if $(filter long,$(CHAOS)),, and not long)" $(KILLED)
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from kit import own_ray
 from kit.answers import COMPARED
-from three_nodes import ANSWER_VICTIMS, INDEX_VICTIMS, N_QUESTIONS, NODE, PARTS, SHORT, SWEEP_VICTIMS
+from three_nodes import ANSWER_VICTIMS, INDEX_VICTIMS, N_MOMENTS, N_QUESTIONS, NODE, PARTS, SHORT, SWEEP_VICTIMS
 
 HERE = Path(__file__).parent
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def done(request, tiny_encoder, tmp_path_factory):
             stdout=output,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=2400,
+            timeout=3600,
             check=False,
             env=own_ray.environment(PYTHONPATH=path),
         )
@@ -113,6 +113,17 @@ def test_nodes_die_at_four_moments_of_a_run_and_those_that_come_are_used(done):
     assert killed["added_at_work"] > 0
     for name in COMPARED:
         assert (home / "whole" / name).read_bytes() == (home / "killed" / name).read_bytes(), name
+
+
+@pytest.mark.long
+def test_a_driver_killed_at_twenty_moments_of_its_start_ends_with_the_same_bytes(done):
+    figures, home = done
+    killed = figures["start_killed"]
+    assert killed["killed"] == ["driver"] * N_MOMENTS
+    assert killed["distinct"] == figures["answer"]["calls"]
+    check_repeated(killed)
+    for name in COMPARED:
+        assert (home / "whole" / name).read_bytes() == (home / "started" / name).read_bytes(), name
 
 
 @pytest.mark.long

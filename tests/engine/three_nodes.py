@@ -36,6 +36,8 @@ from kohaku_ray.run.segments import SegmentStore
 ANSWER_VICTIMS = ("Member", "LedgerShard", "Retriever", "ServeReplica")
 SWEEP_VICTIMS = ("Retriever", "ServeReplica", "Member", "LedgerShard")
 INDEX_VICTIMS = ("MapWorker", "reduce_shard")
+N_MOMENTS = 20
+"""Of a start, at each of which the driver is killed."""
 N_QUESTIONS = 16
 SEED = 20261123
 STORE = 150 * 2**20
@@ -119,6 +121,13 @@ class Killer:
             return Counter()
         return Counter(json.dumps([r.body["messages"], r.body["seed"]]) for r in self.server.log[self.first :])
 
+    def kill_driver(self, process: subprocess.Popen[Any]) -> None:
+        on_disk = len(SegmentStore(self.ledger).load(lambda _: True).entries)
+        process.kill()
+        process.wait()
+        self.exposed += len(self.asked()) - on_disk
+        self.killed.append("driver")
+
     def found(self) -> dict[str, Any]:
         asked = self.asked()
         facts = {"distinct": len(asked), "repeated": sum(asked.values()) - len(asked), "exposed": self.exposed}
@@ -127,10 +136,8 @@ class Killer:
 
 def job(killer: Killer, *arguments: str, meanwhile: Callable[[], None] | None = None, **settings: object) -> str:
     """Run a command of ours on the cluster, killing nodes as they are due; its output if it succeeded."""
-    cluster = killer.cluster
-    command = [sys.executable, "-m", "kohaku_ray", *arguments]
-    command += flags({**settings, "cluster.address": cluster.address})
     with tempfile.TemporaryFile("w+") as output:
+        command = command_of(killer, *arguments, **settings)
         with subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
             while process.poll() is None:
                 killer.try_to_kill()
@@ -144,13 +151,33 @@ def job(killer: Killer, *arguments: str, meanwhile: Callable[[], None] | None = 
     return printed
 
 
+def command_of(killer: Killer, *arguments: str, **settings: object) -> list[str]:
+    """A command of ours on the cluster."""
+    command = [sys.executable, "-m", "kohaku_ray", *arguments]
+    return command + flags({**settings, "cluster.address": killer.cluster.address})
+
+
+def kill_drivers(killer: Killer, are_due: list[Callable[[float], bool]], command: list[str]) -> None:
+    """Start a command once per moment, and kill it when that is due, by the seconds since."""
+    for is_due in are_due:
+        with tempfile.TemporaryFile("w+") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+            began = time.monotonic()
+            while not is_due(time.monotonic() - began):
+                if process.poll() is not None:
+                    output.seek(0)
+                    raise RuntimeError(f"ended before it was killed, after {len(killer.killed)}:\n{output.read()}")
+                time.sleep(0.02)
+            killer.kill_driver(process)
+
+
 def moments(n_calls: int, victims: tuple[str, ...]) -> dict[int, str]:
     """Draw the calls at which the victims' nodes die, from the fourth to the sixth last."""
     points = sorted(random.Random(SEED).sample(range(3, n_calls - 6), len(victims)))
     return dict(zip(points, victims, strict=True))
 
 
-PARTS = ["index", "sweep", "sweep_killed", "added", "index_killed", "answer", "spilled", "head"]
+PARTS = ["index", "sweep", "sweep_killed", "added", "index_killed", "answer", "start_killed", "spilled", "head"]
 SHORT = ["index", "index_killed", "answer", "head"]
 
 
@@ -188,6 +215,25 @@ class Parts:
         at_work = {node for node, name in tasks() if name.startswith(("Member", "Retriever"))}
         added_at_work = len(at_work.intersection(self.killer.added[added:]))
         return {"calls": n_calls, **self.killer.found(), "added_at_work": added_at_work}
+
+    def start_killed(self) -> dict[str, Any]:
+        """The run of ``answer``, whose driver is killed at moments of its start: from nothing to the first call."""
+        self._on_three()
+        first, took_s = self.killer.n, []
+
+        def is_asking(since_s: float) -> bool:
+            took_s[:] = [since_s]
+            return self.killer.n > first
+
+        # Under names of its own: a ledger's actors stay for a minute, and so do the replies that they hold.
+        self.killer.begin(str(self.home / "timed-ledger"), {})
+        kill_drivers(self.killer, [is_asking], command_of(self.killer, "answer", "demo", **self._settings_of("timed")))
+        self.killer.begin(str(self.home / "started-ledger"), {})
+        command = command_of(self.killer, "answer", "demo", **self._settings_of("started"))
+        moments_s = [took_s[0] * number / N_MOMENTS for number in range(N_MOMENTS)]
+        kill_drivers(self.killer, [lambda since_s, at=at: since_s >= at for at in moments_s], command)
+        self._answer("started")
+        return self.killer.found()
 
     def added(self) -> dict[str, Any]:
         """A run that waits for a node as large as its retriever, and goes on when there is one."""
@@ -261,8 +307,10 @@ class Parts:
             self.cluster.remove_node(large)
 
     def _answer(self, name: str, meanwhile: Callable[[], None] | None = None, **overrides: object) -> None:
-        places = {"run": self.home / name, "ledger.path": self.home / f"{name}-ledger"}
-        job(self.killer, "answer", "demo", meanwhile=meanwhile, **self.answering | places | overrides)
+        job(self.killer, "answer", "demo", meanwhile=meanwhile, **self._settings_of(name) | overrides)
+
+    def _settings_of(self, name: str) -> dict[str, object]:
+        return {**self.answering, "run": self.home / name, "ledger.path": self.home / f"{name}-ledger"}
 
     def _index(self, name: str, meanwhile: Callable[[], None] | None = None, **overrides: object) -> None:
         settings = {"index.path": self.home / name, "index.encoders": 2, "index.encoder.model": self.encoder}
