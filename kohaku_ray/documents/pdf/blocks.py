@@ -1,8 +1,8 @@
 """Find the paragraphs, tables and pictures of a PDF's page, in reading order, and extract the pictures as images.
 
-A range beside a threshold is that in which it decides alike in all but at most one of 131 files that
-benchmarks/pdf_files.txt lists, searched from 0.4 to 1.6 times the value. Where near values decide otherwise, the
-comment says in how many of 26 of these files a paragraph changes.
+A range beside a threshold is that in which it decides alike in all but at most one of 131 files, searched from 0.4 to
+1.6 times the value by benchmarks/pdf_rules.py --thresholds. Where near values decide otherwise, the comment says in how
+many of 26 of these files a paragraph changes.
 """
 
 from __future__ import annotations
