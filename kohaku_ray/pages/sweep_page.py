@@ -168,7 +168,7 @@ def _table_block(stats: TableStats, number: int, metric: Metric, anchors: Mappin
         "anchor": f"table-{number}",
         "best": _best(stats, metric, anchors),
         "finished": f"{states['finished']} of {len(stats.grid.cells)}",
-        "states": ", ".join(f"{n:,} {_STATES.get(state, state)}" for state, n in states.items()),
+        "unfinished": [f"{n:,} {_STATES.get(state, state)}" for state, n in states.items() if state != "finished"],
         "scores": score_table(stats, anchors),
         "measures": list(measure_tables(stats)),
         "footnotes": footnotes(stats),

@@ -262,6 +262,7 @@ def test_the_best_cell_comes_first_with_its_interval_and_its_ties():
     assert float(found[1]) == pytest.approx(score, abs=5e-4)
     assert float(found[2]) < score < float(found[3])
     assert "Tied with 1 other cell: k = 16" in text
+    assert "3 of 3 cells finished." in text
     folded = html[html.index("<summary>Settings and provenance") :]
     assert "Weight of frequency in `combined` 0.7 kohaku.alpha" in plain(folded)
     assert "kohaku.alpha" not in text[: text.index("Settings and provenance")]
