@@ -1,10 +1,11 @@
 """Generate with transformers: requests that wait together run together, each as if it were alone.
 
-transformers' own ``generate_batch`` (5.23, tried on CPUs) holds neither seeds nor grammars of requests: it has one seed
-for all, so that a request gave other tokens beside two others than alone, and its logits processors see the last token
-of each row, and not whose it is. ``generate`` can, with ``choose`` as its logits processor, and gave the same 18 replies
-of SmolLM2-135M to 3 questions (a plan and five members each), at 2.1 times the CPU: a batch waits for its longest reply,
-and each step copies all keys and values. Prompts read once and joined rows would stay ours, so that little would go.
+transformers' own ``generate_batch`` (5.23, tried on CPUs) holds neither seeds nor grammars of requests: it has one
+seed for all, so that a request gave other tokens beside two others than alone, and its logits processors see the last
+token of each row, and not whose it is. ``generate`` can, with ``choose`` as its logits processor, and gave the same 18
+replies of SmolLM2-135M to 3 questions (a plan and five members each), at 2.1 times the CPU: a batch waits for its
+longest reply, and each step copies all keys and values. Prompts read once and joined rows would stay ours, so that
+little would go.
 
 From the top down: `LocalBackend` takes requests, `Batch` runs the model on the rows that are decoded now and computes a
 common prefix once, `DecodingRow` is one request with its own random numbers, grammar, length and end.
