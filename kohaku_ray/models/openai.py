@@ -17,7 +17,7 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
-from pydantic import field_serializer
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from kohaku_ray.errors import (
     ConfigError,
@@ -89,10 +89,16 @@ class OpenAIConfig(ServerSettings, ModelConfig):
         """Longest prompt plus reply, in tokens; `auto` asks the server, once in a process."""
         return ask_window(self) if self.window_tokens == "auto" else self.window_tokens
 
-    @field_serializer("window_tokens")
-    def _write_window(self, window: int | str) -> int | str:
-        """Write what a server has said, so that a replay of the run need not ask it."""
-        return _WINDOWS.get((self.base_url, self.model), window) if window == "auto" else window
+    @model_serializer(mode="wrap")
+    def _write_window(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write what a server has said, so that a replay of the run need not ask it.
+
+        A serializer of the field alone would write its default also where defaults are left out.
+        """
+        written: dict[str, Any] = write(self)
+        if written.get("window_tokens") == "auto":
+            written["window_tokens"] = _WINDOWS.get((self.base_url, self.model), "auto")
+        return written
 
     @property
     def model_identity(self) -> str:
