@@ -295,11 +295,11 @@ class Sweep:
 
     def stop(self, cell: str) -> None:
         """Ask the job to stop a cell, named by its labels or its id; a ``ConfigError`` says why it cannot be."""
-        steer_sweep(self.loaded.sweep.output, "stop", cell)
+        steer_sweep(os.path.dirname(self.page), "stop", cell)
 
     def resume(self, cell: str) -> None:
         """Ask the job to let a cell that has left the race go on to the end."""
-        steer_sweep(self.loaded.sweep.output, "resume", cell)
+        steer_sweep(os.path.dirname(self.page), "resume", cell)
 
 
 def vote(files: Sequence[str], rule: VoteRule | None = None) -> FileVote:
