@@ -11,14 +11,25 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
+import yaml
+from kit import own_ray
+from kit.answers import deployment
+from kit.fake_openai import Action, FakeOpenAI
+from kit.runs_here import index_here
 from ray import serve
 
 from kohaku_ray import sample
+from kohaku_ray.config import load_config
 from kohaku_ray.engine.serving.applications import build
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.sweep.race import SweepLog, steer_sweep
 
 ROOT = Path(__file__).parents[3]
 LINES = (ROOT / "docs" / "cluster.md").read_text().split("```bash\n", 1)[1].split("```", 1)[0]
@@ -83,6 +94,98 @@ def test_a_job_is_submitted_to_a_cluster_as_the_page_says(tmp_path, monkeypatch)
     assert {"submission.csv", "report.html"} <= set(os.listdir(tmp_path / "shared/runs/my"))
     assert re.search(r"\d+ distinct runs, 0 finished", printed)
     assert os.listdir(tmp_path / "project/runs") == ["large"]
+
+
+@contextlib.contextmanager
+def two_nodes(directory: Path) -> Iterator[str]:
+    """Start a head and a second node on this host, which share Ray's session directory; yields where jobs are sent."""
+    session = tempfile.mkdtemp(dir="/tmp")  # sockets' paths have at most 107 bytes
+    gcs, dashboard, client, *agents = free_ports(5)
+    start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=3", "--disable-usage-stats"]
+    head = ["--head", f"--temp-dir={session}", f"--port={gcs}", f"--dashboard-port={dashboard}"]
+    places = [*head, f"--ray-client-server-port={client}"], [f"--address=127.0.0.1:{gcs}"]
+    log, nodes, environment = directory / "ray.log", [], own_ray.environment(RAY_AUTH_MODE="disabled")
+    try:
+        for place, agent in zip(places, agents, strict=True):
+            command = [*start, *place, f"--dashboard-agent-listen-port={agent}"]
+            with log.open("a") as output:
+                nodes.append(subprocess.Popen(command, env=environment, stdout=output, stderr=output))
+            until = time.monotonic() + 120
+            while not is_open(agent):
+                assert nodes[-1].poll() is None, log.read_text()
+                assert time.monotonic() < until, log.read_text()
+                time.sleep(0.5)
+        yield f"http://127.0.0.1:{dashboard}"
+    finally:
+        for node in reversed(nodes):
+            node.terminate()
+            node.wait(60)
+        shutil.rmtree(session, ignore_errors=True)
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return not probe.connect_ex(("127.0.0.1", port))
+
+
+def working_directories(command: str) -> set[str]:
+    """Where the processes of a command work, as the kernel says it."""
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if command in process.cmdline():
+                found.add(os.readlink(f"/proc/{process.pid}/cwd"))
+    return found
+
+
+@pytest.mark.slow
+def test_a_sweep_is_raced_and_steered_to_its_end_though_its_working_directory_goes_away(tmp_path, tiny_encoder):
+    """The second node on a host unpacks the job's directory anew: the driver's is a deleted one (users5.md 3.2)."""
+    project, shared = tmp_path / "project", tmp_path / "shared"
+    shutil.copytree(sample.path("documents"), project / "documents", ignore=shutil.ignore_patterns("*.pdf"))
+    questions = Path(sample.path("questions.csv")).read_text().splitlines(keepends=True)
+    (project / "questions.csv").write_text("".join(questions[:9]))
+    with FakeOpenAI(lambda index, body: Action(delay_s=0.5)) as server, two_nodes(tmp_path) as address:
+        mine = {
+            "documents": {"paths": ["documents"], "metadata": None},
+            "questions": {"path": "questions.csv"},
+            "index": {"path": str(shared / "index"), "encoder": {"model": tiny_encoder}, "encoders": 1},
+            "kohaku": {"queries": 1, "top_k_final": None},
+            "deployments": {"fake": deployment(server)},
+            "roles": {"answer": {"model": "fake"}},
+            "ensemble": {"members": 1},
+            "cluster": {"retriever": {"replicas": 2}},
+        }
+        (project / "my.yaml").write_text(yaml.safe_dump(mine))
+        index_here(load_config(["demo", str(project / "my.yaml")]))
+        table = {"name": "depth", "axes": {"kohaku.top_k": [2, 4, 8]}}
+        sweep = {"base": ["demo", "my.yaml"], "seeds": [0], "race": {"error": 0, "shard": 2}, "tables": [table]}
+        (project / "depth.yaml").write_text(yaml.safe_dump(sweep))
+        command = [sys.executable, "-m", "kohaku_ray", "sweep", "depth.yaml", "--set", f"shared={shared}"]
+        submit = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", f"--address={address}"]
+        with (tmp_path / "job.log").open("w") as output:
+            job = subprocess.Popen(
+                [*submit, "--working-dir=.", "--", *command],
+                cwd=project,
+                env=own_ray.environment(RAY_AUTH_MODE="disabled"),
+                stdout=output,
+                stderr=output,
+            )
+        directories, log, is_steered = set[str](), SweepLog(str(shared / "runs/sweeps/depth")), False
+        until = time.monotonic() + 300
+        while job.poll() is None and time.monotonic() < until:
+            directories |= working_directories("depth.yaml")
+            if not is_steered and any(entry["act"] == "seen" for entry in log.read()[0]):
+                is_steered = bool(steer_sweep(os.path.dirname(log.path), "stop", "top_k=4"))
+            time.sleep(0.2)
+        printed = (tmp_path / "job.log").read_text()
+    assert job.poll() == 0, printed[-6000:]
+    assert any(directory.endswith("(deleted)") for directory in directories), "or this tests nothing"
+    acts = Counter(entry["act"] for entry in log.read()[0])
+    assert acts["done"] == 1, printed
+    assert acts["seen"] == 4, printed
+    page = (shared / "runs/sweeps/depth/sweep.html").read_text()
+    assert "stopped by hand" in page
 
 
 @pytest.mark.slow
