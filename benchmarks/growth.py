@@ -1,6 +1,6 @@
 """Growth with the work: a table of every step (`growth_table.py`), or the index job with the corpus.
 
-    python benchmarks/growth.py [--rows page,build,change,resume,bundle,sweep,search,nodes] [--divide 1]
+    python benchmarks/growth.py [--rows page,build,change,resume,bundle,sweep,search,nodes] [--divide 1] [--together]
     python benchmarks/growth.py --sentences 25000,250000,1000000 [--shard-sentences 25000]
     python benchmarks/growth.py --job [--sentences ...]            # files to index, on Ray
     python benchmarks/growth.py --s3 [--sentences 2000,8000] [--shard-sentences 1000]
@@ -58,13 +58,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=growth_table.rows_of, default=list(growth_table.ROWS), help="of the table")
     parser.add_argument("--divide", type=int, default=1, help="sizes of the table")
+    parser.add_argument("--together", action="store_true", help="all of the table in one process: quick, for a test")
     parser.add_argument("--sentences", help="only the index job, at these sizes")
     parser.add_argument("--shard-sentences", type=int, default=25_000)
     parser.add_argument("--job", action="store_true", help="the whole job on Ray, from files")
     parser.add_argument("--s3", action="store_true", help="the whole job, its index on a local S3 server")
     arguments = parser.parse_args()
     if not (arguments.sentences or arguments.job or arguments.s3):
-        growth_table.print_table(arguments.rows, arguments.divide)
+        growth_table.print_table(arguments.rows, arguments.divide, arguments.together)
         return 0
     sizes = [int(size) for size in (arguments.sentences or "25000,250000,1000000").split(",")]
     if arguments.job or arguments.s3:

@@ -239,24 +239,26 @@ ROWS = {
 }
 
 
-def print_table(names: Sequence[str], divide: int) -> None:
-    """Measure steps, and print their table."""
+def print_table(names: Sequence[str], divide: int, together: bool = False) -> None:
+    """Measure steps, and print their table; ``together``: in one process, whose memory is then no step's own."""
     print(f"load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores")
     print(f"{'step':<28}{'figure':<18}{'1 ×':>10}{'10 ×':>10}{'100 ×':>10}  size at 1 ×")
     with ProcessPoolExecutor(1, mp_context=SPAWN) as preparing:  # one for all: it loads the encoder's libraries once
         for row in (ROWS[name] for name in names):
             size = max(row.size // divide, 1)
-            one, ten = (measure(row, n, preparing) for n in (size, 10 * size))
+            one, ten = (measure(row, n, preparing, together) for n in (size, 10 * size))
             for figure, first in one.items():
                 slope = (ten[figure] - first) / 9
                 figures = "".join(f"{value:>10,.1f}" for value in (first, ten[figure], max(first + 99 * slope, 0.0)))
                 print(f"{row.what:<28}{figure:<18}{figures}  {size:,} {row.unit}", flush=True)
 
 
-def measure(row: Row, size: int, preparing: ProcessPoolExecutor) -> dict[str, float]:
+def measure(row: Row, size: int, preparing: ProcessPoolExecutor, together: bool) -> dict[str, float]:
     """Run a step of a size."""
     with tempfile.TemporaryDirectory() as home:
         preparing.submit(row.prepare, home, size).result()
+        if together:
+            return preparing.submit(measured, row.work, home, size).result()
         with ProcessPoolExecutor(1, mp_context=SPAWN) as process:
             return process.submit(measured, row.work, home, size).result()
 

@@ -26,7 +26,7 @@ SCRIPTS = {
     "endpoint": (["--texts", "64", "--delays", "0", "--rounds", "1"], [slow]),
     "flow": (["--questions", "4", "--members", "2", "--call-s", "0.01"], [slow]),
     "grammar": (["--vocabulary", "500", "--documents", "4"], [slow]),
-    "growth": (["--divide", "40"], [slow]),
+    "growth": (["--divide", "40", "--together"], [slow]),
     "hybrid_speed": (["--paragraphs", "400", "--questions", "4", "--plain", "1", "--rounds", "1"], [slow]),
     "image_encoder": (["--images", "4", "--rounds", "1"], [slow]),
     "images": (["--pages", "2", "--words", "50", "--rounds", "1"], [slow]),
