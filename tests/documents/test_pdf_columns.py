@@ -195,6 +195,15 @@ def test_rows_below_the_last_background_belong_to_the_table():
     assert tables == [[f"Model: {model}; Power: {power}; PUE: {pue}" for model, power, pue in rows[1:]]]
 
 
+def test_a_raised_number_nearly_as_large_as_the_text():
+    sheet = Sheet()
+    x = sheet.put(72, 100, "The mean was 1.58", size=11)
+    sheet.put(x, 94.7, "2", size=10.7)
+    x = sheet.put(72, 140, "It has 1.3 x 10", size=11)
+    sheet.put(x, 134.7, "9", size=10.7)
+    assert sheet.tables()[1] == ["The mean was 1.58 [2]", "It has 1.3 x 10^9"]
+
+
 def test_lines_of_code_with_their_numbers_are_no_table():
     lines = ["for (i = 0; i < n; i++) {", "sum += a[i];", "}", "return sum;"]
     tables, _ = read(*[(str(i), line) for i, line in enumerate(lines, 18)])

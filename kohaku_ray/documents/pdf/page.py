@@ -83,6 +83,8 @@ def _baselines(pieces: Sequence[Piece]) -> list[float]:
 
 
 MIN_RAISED, MIN_LOWERED = 0.15, 0.06  # least distance of a raised and of a lowered character's baseline, in font sizes
+MIN_LARGE_RISE, MAX_LARGE_RISE = 0.25, 0.6  # distance of the baseline of one that is nearly as large as the text
+_LARGE_SCRIPT = re.compile(r"[-−]?\d{1,3}(?:[,–-]\d{1,3})*|[a-z](?:,[a-z])*|[*†‡§]|st|nd|rd|th")
 MAX_SCRIPT_SIZE = 0.95  # largest font size of one, as a share of the text's
 
 
@@ -126,6 +128,10 @@ def _scripts(pieces: Sequence[Piece], baselines: Sequence[float], size: float) -
         height = 0
         if its_size < MAX_SCRIPT_SIZE * base_size:
             height = 1 if MIN_RAISED < rise < 1 else -1 if -0.8 < rise < -MIN_LOWERED else 0
+        elif its_size < base_size and MIN_LARGE_RISE < rise < MAX_LARGE_RISE and scripts and not scripts[-1].height:
+            # right behind a letter or digit: so WeasyPrint sets exponents in cells (extraction_made.py)
+            is_behind = abs(box["x"] - scripts[-1].x1) < 0.1 * base_size and scripts[-1].text[-1].isalnum()
+            height = 1 if is_behind and _LARGE_SCRIPT.fullmatch(piece["text"].strip()) else 0
         if not height and its_size >= 0.9 * size * SCALE:
             baseline, base_size = its_baseline, its_size
         if scripts and scripts[-1].height == height:
