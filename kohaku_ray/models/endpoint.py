@@ -20,6 +20,9 @@ from kohaku_ray.settings import ServerSettings
 T = TypeVar("T")
 
 
+_STARTING = threading.Lock()
+
+
 class Endpoint:
     """A server that any thread may ask: requests run in an event loop of their own, ``max_ongoing`` at once."""
 
@@ -65,6 +68,10 @@ class Endpoint:
         threading.Thread(target=loop.run_forever, name="endpoint", daemon=True).start()
         return loop
 
+    def _one_loop(self) -> asyncio.AbstractEventLoop:
+        with _STARTING:  # since Python 3.12 a cached property has no lock: two threads would start two loops
+            return self._loop
+
     async def post(self, path: str, fields: Mapping[str, Any], n_chars: int, read: Callable[[Any], T]) -> T:
         """See ``OpenAIBackend.post``."""
         async with self._places:
@@ -85,7 +92,7 @@ class Endpoint:
                 for task in tasks:
                     task.cancel()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(run(), self._one_loop()).result()
 
 
 class EndpointRanker:
