@@ -194,7 +194,7 @@ def node_resources() -> list[dict[str, float]]:
 
 
 def started_on(actor: Any) -> str:
-    """Name the node on which an actor's process starts, or has started; empty: it waits for one with room."""
+    """Name the node that an actor starts on, or asks for room; empty: none is known."""
     node_id = actors(actor._actor_id.hex()).get("Address", {}).get("NodeID", "")
     return next((f"node {node['NodeManagerAddress']}" for node in ray.nodes() if node["NodeID"] == node_id), "")
 

@@ -160,19 +160,14 @@ def _describe_waiting(config: Config, retrievers: Sequence[Any]) -> str:
     """Say where retrievers start, or what those need for which no node has room."""
     free, retriever = ray.available_resources(), config.cluster.retriever
     asked = {kind: n for kind, n in (("CPU", retriever.cpus), ("GPU", retriever.n_gpus)) if n}
-    has_room = all(free.get(kind, 0.0) >= n for kind, n in asked.items())
-    nodes = [started_on(actor) or ("a node with room" if has_room else "") for actor in retrievers]
-    starting, parts = list(filter(None, nodes)), []
-    if starting:
-        on = f"{'is' if len(starting) == 1 else 'are'} starting on {', '.join(dict.fromkeys(starting))}"
-        parts.append(f"{pluralize(len(starting), 'retriever')} {on}: imports, then opens the index")
-    if n_waiting := len(retrievers) - len(starting):
-        needed = " and ".join(pluralize(n, kind) for kind, n in asked.items())
-        left = " and ".join(pluralize(free.get(kind, 0.0), kind) for kind in asked)
-        each = " each" if n_waiting > 1 else ""
-        what = f"{pluralize(n_waiting, 'retriever')} ({needed}{each})"
-        parts.append(f"waiting for a node with room for {what}: the cluster has {left} free")
-    return "; ".join(parts)
+    if all(free.get(kind, 0.0) >= n for kind, n in asked.items()):
+        nodes = dict.fromkeys(started_on(actor) or "a node with room" for actor in retrievers)
+        on = f"{'is' if len(retrievers) == 1 else 'are'} starting on {', '.join(nodes)}"
+        return f"{pluralize(len(retrievers), 'retriever')} {on}: imports, then opens the index"
+    needed = " and ".join(pluralize(n, kind) for kind, n in asked.items())
+    left = " and ".join(pluralize(free.get(kind, 0.0), kind) for kind in asked)
+    what = f"{pluralize(len(retrievers), 'retriever')} ({needed}{' each' if len(retrievers) > 1 else ''})"
+    return f"waiting for {what} to start and open the index: the cluster has {left} free"
 
 
 def _is_one_machine(config: Config) -> bool:

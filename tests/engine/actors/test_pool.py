@@ -73,14 +73,9 @@ NODE = "node 10.0.0.5"
 @pytest.mark.parametrize(
     ("placed", "free", "said"),
     [
-        ([NODE], 0.0, f"1 retriever is starting on {NODE}: imports, then opens the index"),
-        ([""], 3.0, "1 retriever is starting on a node with room: imports, then opens the index"),
-        (
-            [NODE, NODE, ""],
-            0.5,
-            f"2 retrievers are starting on {NODE}: imports, then opens the index; waiting for a node with room for 1 "
-            "retriever (1 CPU): the cluster has 0.5 CPUs free",
-        ),
+        ([NODE], 3.0, f"1 retriever is starting on {NODE}: imports, then opens the index"),
+        (["", ""], 3.0, "2 retrievers are starting on a node with room: imports, then opens the index"),
+        ([NODE], 0.5, "waiting for 1 retriever (1 CPU) to start and open the index: the cluster has 0.5 CPUs free"),
     ],
 )
 def test_a_retriever_that_starts_is_not_said_to_wait_for_room(placed, free, said, monkeypatch):
