@@ -72,7 +72,10 @@ def _odd_paints(textpage: Any, runs: Sequence[Sequence[Piece]]) -> tuple[list[tu
     """
     odd: list[tuple[Piece, int, bool]] = []
     n_painted = 0
-    blocks = (block for block in textpage.this if block.m_internal.type == 0)
+    blocks = []
+    for block in textpage.this:  # PyMuPDF's iterator is not iterable, as comprehensions want from Python 3.13 on
+        if block.m_internal.type == 0:
+            blocks.append(block)  # noqa: PERF401
     for block, run in zip(blocks, runs, strict=True):
         lines = iter(block)  # which keeps the block's lines alive
         line = next(lines).m_internal
