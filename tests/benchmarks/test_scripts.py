@@ -64,6 +64,8 @@ def test_a_script_runs(name, arguments, tmp_path, request):
     if name == "page" and not Path("/usr/bin/chromium").exists():
         pytest.skip("no Chromium")
     command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *arguments]
+    if "--config" in arguments:
+        command += ["--set", f"index.path={request.getfixturevalue('sample_here')}"]
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "KOHAKU_HOME": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=variables, timeout=550)
     assert "Traceback" not in done.stderr, done.stderr[-3000:]

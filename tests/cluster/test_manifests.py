@@ -514,8 +514,10 @@ def test_an_extra_brings_one_faiss_at_most_and_the_base_none():
 LOWEST = """
 import importlib, pkgutil, sys
 import kohaku_ray
+# Two modules run on packages of other extras: vLLM, docling-core.
+others = "kohaku_ray.engine.serving.vllm_replica", "kohaku_ray.documents.data.docling"
 for module in pkgutil.walk_packages(kohaku_ray.__path__, "kohaku_ray."):
-    if module.name not in ("kohaku_ray.__main__", "kohaku_ray.engine.serving.vllm_replica"):  # which runs vLLM
+    if module.name not in ("kohaku_ray.__main__", *others):
         importlib.import_module(module.name)
 print("imported")
 """
