@@ -316,7 +316,9 @@ def contexts_cached(
     """Return how many questions the KV caches of all replicas hold, each with the replies of a wave of its members.
 
     They are as long as those of the run so far, at first as the window. Of several replicas, one may have more
-    questions than the others by the deployment's ``load_bound``.
+    questions than the others by the deployment's ``load_bound``. In waves it is one less than a cache holds, but two
+    where it holds two: what is freed last goes last, so that a cache keeps the context of a question that has ended
+    longer than that of one between two waves.
 
     Args:
         config: The run.
@@ -333,7 +335,10 @@ def contexts_cached(
             replies = summary.spent.get("completion_tokens", 0) / max(summary.n_calls["made"], 1)
             question_tokens = summary.context_tokens / summary.n_questions + replies * max(map(len, waves_of(config)))
         n = deployment.most_replicas
-        n_contexts = min(n_contexts, tokens / question_tokens * (n if n == 1 else n / deployment.load_bound))
+        held = tokens / question_tokens
+        if len(waves_of(config)) > 1:
+            held = max(held - 1, min(held, 2))
+        n_contexts = min(n_contexts, held * (n if n == 1 else n / deployment.load_bound))
     return n_contexts
 
 
