@@ -131,7 +131,8 @@ def run_answer(
                 paid = spending.shown()
                 progress.show(n_answered, f"{pluralize(n_calls, 'call')}, {made} made{paid}", f"{detail}{paid}")
 
-            return make_run(pool, context, ledger, questions, identity, show, began, spending, is_alone=True)
+            given = pool, context, ledger, questions, identity, parsing_of(index)
+            return make_run(*given, show, began, spending, is_alone=True)
 
 
 def make_run(
@@ -140,6 +141,7 @@ def make_run(
     ledger: Ledger,
     questions: Sequence[Question],
     identity: str,
+    parsing: str,
     show: Callable[[AnswerSummary, int, str], None],
     began: float,
     spending: Spending,
@@ -148,9 +150,9 @@ def make_run(
 ) -> AnswerSummary:
     """Make a run on running actors and replicas, from the first mark in its directory to the last.
 
-    ``show`` is called after each block with the number of questions answered so far, and while a block takes long, with
-    the state of the run's calls if it ``is_alone`` on its replicas: then what their router counts is its own, too. The
-    run ``began`` at a time of ``time.perf_counter``.
+    For ``identity`` and ``parsing`` see ``RunDirectory.finish``. ``show`` is called after each block with the number of
+    questions answered so far, and while a block takes long, with the state of the run's calls if it ``is_alone`` on its
+    replicas: then what their router counts is its own, too. The run ``began`` at a time of ``time.perf_counter``.
 
     Raises:
         DataError: Index, ledger or the run directory cannot be used, or another job writes it.
@@ -193,7 +195,7 @@ def make_run(
             summary.n_placed[name], summary.n_moved[name] = (now - then for now, then in counts)
         ledger.flush()
         summary.wall_s = time.perf_counter() - began
-        directory.finish(config, summary, identity, parsing_of(open_index(config)))
+        directory.finish(config, summary, identity, parsing)
         return summary
 
 

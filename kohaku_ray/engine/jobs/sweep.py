@@ -45,7 +45,7 @@ from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.checks.demand import answer_demand
 from kohaku_ray.run.checks.deployments import application_name
 from kohaku_ray.run.checks.servers import find_faults, may_go_on
-from kohaku_ray.run.collection.indexes import index_settings, open_index
+from kohaku_ray.run.collection.indexes import index_settings, open_index, parsing_of
 from kohaku_ray.run.collection.sources import check_places, questions_of
 from kohaku_ray.run.lease import LeaseFile
 from kohaku_ray.run.record.directory import RunDirectory
@@ -470,7 +470,8 @@ def _make_one(
         return AnswerSummary(config.run)
     RunDirectory(config.run).check_writable()
     context = context_of(config, ledger, _applications(config), config.declaration.prompts(config.prompts))
-    identity = identity_of(config, open_index(config))
+    index = open_index(config)
+    identity = identity_of(config, index)
     questions = questions_of(config)
     if shard is not None:
         by_id = {question.question_id: question for question in questions}
@@ -479,7 +480,7 @@ def _make_one(
     def show(_: AnswerSummary, n_answered: int, __: str) -> None:
         go_on(n_answered / (len(questions) + 1))  # the last part is its files
 
-    return make_run(pool, context, ledger, questions, identity, show, began, spending)
+    return make_run(pool, context, ledger, questions, identity, parsing_of(index), show, began, spending)
 
 
 def dry_run(plan: SweepPlan) -> str:
