@@ -738,11 +738,6 @@ class Block:
         """Its lines joined by spaces, hyphens as they are."""
         return " ".join(self.lines)
 
-    @property
-    def text_of_caption(self) -> str:
-        """The lines of its caption joined by spaces."""
-        return " ".join(self.caption or ())
-
 
 def blocks_of(page: Page, gutter: float | None = None) -> tuple[list[Block], float | None]:
     """Cut a page without running heads into blocks; gutters as in `reading_order`."""
