@@ -79,6 +79,18 @@ def sample_here(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
+def news_index(tiny_encoder, tmp_path_factory) -> str:
+    """Path of the index of the news sample, for system hybrid, by an encoder that loads at once."""
+    from kit.runs_here import index_here
+
+    from kohaku_ray.config import load_config
+
+    path = str(tmp_path_factory.mktemp("news") / "index")
+    index_here(load_config("hybrid", [f"index.path={path}", f"index.encoder.model={tiny_encoder}"]))
+    return path
+
+
+@pytest.fixture(scope="session")
 def s3_server() -> Iterator[FaultyS3]:
     """A local S3 server with a bucket."""
     pytest.importorskip("moto")

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kit.runs_here import index_here
 
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.run.record.summary import AnswerSummary
@@ -19,14 +18,6 @@ def sample_index(cluster, tmp_path_factory) -> tuple[str, object]:
 
     path = str(tmp_path_factory.mktemp("sample") / "index")
     return path, run_index(load_config("demo", [f"index.path={path}", "index.encoders=2"]))
-
-
-@pytest.fixture(scope="session")
-def news_index(tiny_encoder, tmp_path_factory) -> str:
-    """Path of the index of the news sample, for system hybrid, by an encoder that loads at once."""
-    path = str(tmp_path_factory.mktemp("news") / "index")
-    index_here(load_config("hybrid", [f"index.path={path}", f"index.encoder.model={tiny_encoder}"]))
-    return path
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,6 @@
-"""Members in waves: what is saved, and that nothing else changes."""
+"""Members in waves: how they are split, settled and voted over; whole runs: tests/answering/test_whole_runs.py."""
 
 from __future__ import annotations
-
-from pathlib import Path
-
-import pytest
 
 from kohaku_ray.answering.block import MemberAnswer, PreparedQuestion
 from kohaku_ray.answering.executor import waves_of
@@ -12,9 +8,6 @@ from kohaku_ray.answering.votes import settle_block, vote_block
 from kohaku_ray.config import load_config
 from kohaku_ray.records import Prediction, Question
 from kohaku_ray.systems.base import Answer
-
-N = 6
-"""Questions of a run that stops early."""
 
 
 def answered(*values: str | None) -> list[MemberAnswer]:
@@ -51,14 +44,3 @@ def test_a_settled_question_is_voted_over_those_who_answered():
     [vote] = tables["votes"].to_pylist()
     assert (vote["answer_value"], vote["n_members"]) == ("7", 3)
     assert tables["answers"]["member"].to_pylist() == [0, 1, 2]
-
-
-@pytest.mark.slow
-def test_a_run_that_stops_early_writes_the_same_rows_and_asks_less(sample_config, run_answer):
-    common = ("ensemble.members=5", "kohaku.max_retries=0", "ensemble.scope=question", f"questions.limit={N}")
-    full, early = sample_config(*common, name="full"), sample_config(*common, "ensemble.early_stop=row", name="early")
-    whole, saved = run_answer(full), run_answer(early)
-    assert Path(early.run, "submission.csv").read_bytes() == Path(full.run, "submission.csv").read_bytes()
-    assert N * 3 <= saved.n_answers < whole.n_answers == N * 5
-    assert saved.n_calls["made"] == 0, "what the full run asked is in the ledger"
-    assert sum(saved.n_calls.values()) < sum(whole.n_calls.values())

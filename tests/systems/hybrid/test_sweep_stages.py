@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
-import pytest
 import yaml
+from kit.runs_here import run_here
 
 from kohaku_ray.cli import main
 from kohaku_ray.sweep.load import load_sweep
+from kohaku_ray.sweep.plan import plan_sweep
 
 
-@pytest.mark.ray
-@pytest.mark.slow
-def test_a_row_per_switched_off_stage(news_index, tiny_encoder, tmp_path):
+def test_a_row_per_switched_off_stage(news_index, tiny_encoder, tmp_path, capsys):
     [table] = load_sweep("hybrid_stages").sweep.tables
     base = {
         "base": "hybrid",
@@ -34,7 +34,10 @@ def test_a_row_per_switched_off_stage(news_index, tiny_encoder, tmp_path):
         "show": list(table.show),
     }
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(values))
-    assert main(["sweep", f"{tmp_path}/sweep.yaml"]) == 0
+    for config in plan_sweep(load_sweep(f"{tmp_path}/sweep.yaml")).runs.values():
+        run_here(config)
+    assert main(["sweep", f"{tmp_path}/sweep.yaml", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["n_made"] == 0
     [file] = Path(tmp_path, "sweep/tables").glob("*.csv")
     with open(file, encoding="utf-8", newline="") as opened:
         rows = {row["stages"]: row for row in csv.DictReader(opened)}
