@@ -38,10 +38,8 @@ os.environ |= {
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores; threads of each would crowd them
 
-BESIDE_ENGINES = (
-    "default",
-    *(f"ignore::{kind}" for kind in ("DeprecationWarning", "FutureWarning", "ResourceWarning")),
-)
+BESIDE_ENGINES = ("ignore::ResourceWarning",)
+"""Ray and the engines leave sockets and files to the garbage collector, which meets them in any later test."""
 
 DATA = Path(os.environ.get("KOHAKU_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
@@ -174,11 +172,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses the cluster: an unmarked test would start one in every parallel worker.
-
-    Ray and the engines leave sockets to the garbage collector, which meets them in any later test, and warn of one
-    another: beside them no warning is an error.
-    """
+    """Mark what uses the cluster: an unmarked test would start one in every parallel worker."""
     for item in items:
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker("ray")

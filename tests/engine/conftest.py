@@ -1,32 +1,25 @@
-"""The sample collection indexed once per test session, and one actor pool for its runs."""
+"""One actor pool per test session for runs on the sample's index, and their configurations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from kohaku_ray.config import Config, load_config
+from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.run.record.summary import AnswerSummary
 
 
 @pytest.fixture(scope="session")
-def sample_index(cluster, tmp_path_factory) -> tuple[str, object]:
-    """Path of the sample collection's index, and what the index job said of it."""
-    from kohaku_ray.engine.jobs.index import run_index
-
-    path = str(tmp_path_factory.mktemp("sample") / "index")
-    return path, run_index(load_config("demo", [f"index.path={path}", "index.encoders=2"]))
-
-
-@pytest.fixture(scope="session")
-def pool(sample_index) -> Iterator[object]:
+def pool(cluster, sample_here) -> Iterator[object]:
     """Actors over the sample index: up for the whole session; its stand-in model is asked by the ledger's shards."""
     from kohaku_ray.engine.actors.pool import ActorPool
     from kohaku_ray.settings import resolve_paths
 
-    config = resolve_paths(load_config("demo", [f"index.path={sample_index[0]}"]))
+    config = resolve_paths(load_config("demo", [f"index.path={sample_here}"]))
     actors = ActorPool(config, n_workers=3)
     actors.wait_until_ready()
     yield actors
@@ -43,11 +36,20 @@ def run_answer(pool) -> Callable[..., AnswerSummary]:
 
 
 @pytest.fixture
-def sample_config(sample_index, tmp_path: Path) -> Callable[..., Config]:
+def keep_up(cluster) -> Iterator[Callable[[Mapping[str, Deployment]], object]]:
+    """Keep the replicas of deployments up until the test ends: each of its jobs would start them again."""
+    from kohaku_ray.engine.serving.applications import serving
+
+    with ExitStack() as up:
+        yield lambda deployments: up.enter_context(serving(deployments))
+
+
+@pytest.fixture
+def sample_config(sample_here, tmp_path: Path) -> Callable[..., Config]:
     """Make a configuration over the sample index, with its own run and ledger below ``tmp_path``."""
 
     def make(*overrides: str, name: str = "run") -> Config:
-        defaults = [f"index.path={sample_index[0]}", f"ledger.path={tmp_path}/ledger", f"run={tmp_path}/{name}"]
+        defaults = [f"index.path={sample_here}", f"ledger.path={tmp_path}/ledger", f"run={tmp_path}/{name}"]
         return load_config("demo", [*defaults, *overrides])
 
     return make

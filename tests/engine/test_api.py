@@ -19,10 +19,10 @@ pytestmark = pytest.mark.ray
 
 
 @pytest.fixture(scope="module")
-def run(sample_index, pool, tmp_path_factory):
+def run(sample_here, pool, tmp_path_factory):
     """A small run over the sample's index, on the session's actors."""
     home = tmp_path_factory.mktemp("api")
-    flags = [f"index.path={sample_index[0]}", f"ledger.path={home}/ledger", f"run={home}/run"]
+    flags = [f"index.path={sample_here}", f"ledger.path={home}/ledger", f"run={home}/run"]
     made = Run(load_config("demo", [*flags, "questions.limit=3", "ensemble.members=2"]))
     made._pool = pool
     return made

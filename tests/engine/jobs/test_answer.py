@@ -34,10 +34,10 @@ pytestmark = pytest.mark.ray
 
 
 @pytest.fixture(scope="module")
-def sample_run(sample_index, pool, tmp_path_factory):
+def sample_run(sample_here, pool, tmp_path_factory):
     """One whole run of the sample, five members, extractive."""
     home = tmp_path_factory.mktemp("answers")
-    config = load_config("demo", [f"index.path={sample_index[0]}", f"ledger.path={home}/ledger", f"run={home}/run"])
+    config = load_config("demo", [f"index.path={sample_here}", f"ledger.path={home}/ledger", f"run={home}/run"])
     return config, run_answer_alone(config, pool=pool)
 
 
@@ -209,7 +209,7 @@ def drafted(body, write="{}", finish_reason="stop", **changes):
 
 
 @pytest.mark.slow
-def test_a_server_that_misbehaves_costs_no_row(sample_config, run_answer):
+def test_a_server_that_misbehaves_costs_no_row(sample_config, run_answer, keep_up):
     def script(index, body):
         return {
             1: Action(429, {"error": {"message": "slow down"}}, {"Retry-After": "1"}),
@@ -234,6 +234,7 @@ def test_a_server_that_misbehaves_costs_no_row(sample_config, run_answer):
     with FakeOpenAI(script) as server:
         flags = ["ensemble.members=3", "questions.limit=10", "roles.plan.model=extractive"]
         config = sample_config(*fake(server, timeout_s=1.5), *flags)
+        keep_up(config.used_deployments)
         summary = run_answer(config)
         n_first = server.n_requests
         n_made = summary.n_calls["made"] - summary.n_questions  # without the plans, which no server makes
@@ -312,12 +313,15 @@ def test_a_refused_question_is_its_own_rows_error_and_exit_code_3(
 
 
 @pytest.mark.slow
-def test_a_budget_ends_the_asking_and_a_larger_one_goes_on(sample_config, tmp_path, capsys, run_answer, monkeypatch):
+def test_a_budget_ends_the_asking_and_a_larger_one_goes_on(
+    sample_config, tmp_path, capsys, run_answer, keep_up, monkeypatch
+):
     monkeypatch.setattr(answer_job, "run_answer", run_answer)
 
     with FakeOpenAI(lambda index, body: Action(delay_s=0.3)) as server:
         flags = ["ensemble.members=3", "deployments.fake.max_ongoing=2"]
         config = sample_config(*fake(server), *flags, "questions.limit=30", "budget.tokens=2_000")
+        keep_up(config.used_deployments)
         (tmp_path / "config.yaml").write_text(as_yaml(config))
         assert main(["answer", str(tmp_path / "config.yaml")]) == 3
         n_first = server.n_requests

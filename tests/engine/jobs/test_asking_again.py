@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from kit.fake_openai import Action, FakeOpenAI, completion, is_plan
 from kohaku_ray.cli import main
 from kohaku_ray.config import as_yaml
 from kohaku_ray.engine.jobs import answer
-from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.models.request import seed_for
 from kohaku_ray.pages.run_text import show_question
 from kohaku_ray.run.record.identity import is_finished
@@ -24,7 +22,9 @@ SMALL = ("questions.limit=3", "ensemble.members=2", "kohaku.max_retries=0")
 
 
 @pytest.mark.slow
-def test_garbage_is_asked_again_by_retry_errors_alone(sample_config, run_answer, monkeypatch, tmp_path, capsys):
+def test_garbage_is_asked_again_by_retry_errors_alone(
+    sample_config, run_answer, keep_up, monkeypatch, tmp_path, capsys
+):
     monkeypatch.setattr(answer, "run_answer", run_answer)
     wrong = {("s002", 0), ("s003", 0), ("s003", 1)}
     garbled = {seed_for(0, question, member, 0, "answer") for question, member in wrong}
@@ -33,9 +33,9 @@ def test_garbage_is_asked_again_by_retry_errors_alone(sample_config, run_answer,
     def script(index, body):
         return Action(body=completion("I would rather not say.")) if is_bad and body["seed"] in garbled else None
 
-    with FakeOpenAI(script) as server, ExitStack() as up:
+    with FakeOpenAI(script) as server:
         config = sample_config(*fake(server), *SMALL, "kohaku.queries=1")
-        up.enter_context(serving(config.used_deployments))  # up for all runs
+        keep_up(config.used_deployments)
         (tmp_path / "config.yaml").write_text(as_yaml(config))
         command = ["answer", str(tmp_path / "config.yaml"), "--no-report"]
         assert main(command) == 3
@@ -61,16 +61,16 @@ def test_garbage_is_asked_again_by_retry_errors_alone(sample_config, run_answer,
 
 
 @pytest.mark.slow
-def test_a_plan_that_got_no_reply_leaves_the_run_unfinished_and_is_asked_again(sample_config, run_answer, capsys):
+def test_a_plan_that_got_no_reply_leaves_the_run_unfinished_and_is_asked_again(sample_config, run_answer, keep_up):
     is_closed = True
 
     def script(index, body):
         closed = is_closed and is_plan(body) and "State of Ostra" in str(body["messages"])
         return Action(400, {"error": {"message": "not this one"}}) if closed else None
 
-    with FakeOpenAI(script) as server, ExitStack() as up:
+    with FakeOpenAI(script) as server:
         config = sample_config(*fake(server), "questions.limit=4", "ensemble.members=2", "kohaku.max_retries=0")
-        up.enter_context(serving(config.used_deployments))  # up for all runs
+        keep_up(config.used_deployments)
         summary = run_answer(config)
         assert (summary.n_questions, summary.n_unanswered, summary.n_member_errors) == (4, 1, 0)
         plan = [row for row in steps_of(config.run, "plan") if row["question_id"] == "s004"]

@@ -17,6 +17,7 @@ from kit.batches import a_line, rows
 from kit.fake_openai import Action, FakeOpenAI, completion, error_body
 
 from kohaku_ray.cli import main
+from kohaku_ray.config import load_config
 from kohaku_ray.run.exchange.batch_file import errors_path
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -37,7 +38,7 @@ def arguments(server: FakeOpenAI, cluster: str, home: Path, source: str, output:
     return ["batch", source, output, *flags(settings | {"deployments.fake": model})]
 
 
-def test_equal_lines_are_asked_once_in_order_and_bad_ones_stop_nothing(cluster, tmp_path, capsys):
+def test_equal_lines_are_asked_once_in_order_and_bad_ones_stop_nothing(cluster, keep_up, tmp_path, capsys):
     def script(index, body):
         if text_of(body) == "forbidden":
             return Action(400, error_body("this is not allowed"))
@@ -57,6 +58,7 @@ def test_equal_lines_are_asked_once_in_order_and_bad_ones_stop_nothing(cluster, 
     source, out = write(tmp_path / "in.jsonl", [*prompts, *others]), str(tmp_path / "out.jsonl")
     with FakeOpenAI(script) as server:
         command = arguments(server, cluster, tmp_path, source, out)
+        keep_up({"fake": load_config(None, command[4::2]).deployments["fake"]})
         assert main([*command, "--json"]) == 3
         told = json.loads(capsys.readouterr().out)
         counts = Counter((text_of(request.body), request.body["seed"]) for request in server.log)
@@ -85,7 +87,7 @@ MANY = pytest.param(20, marks=[pytest.mark.chaos, pytest.mark.long, pytest.mark.
 
 
 @pytest.mark.parametrize("n_kills", [1, MANY])
-def test_killed_and_repeated_it_asks_what_is_missing_and_writes_the_same_bytes(cluster, tmp_path, n_kills):
+def test_killed_and_repeated_it_asks_what_is_missing_and_writes_the_same_bytes(cluster, keep_up, tmp_path, n_kills):
     kills = {8 + 12 * kill for kill in range(n_kills)}
     n_lines = 12 * n_kills + 30
     driver: list[subprocess.Popen] = []
@@ -101,6 +103,7 @@ def test_killed_and_repeated_it_asks_what_is_missing_and_writes_the_same_bytes(c
     source, out = write(tmp_path / "in.jsonl", lines), str(tmp_path / "out.jsonl")
     with FakeOpenAI(script) as server:
         command = arguments(server, cluster, tmp_path, source, out)
+        keep_up({"fake": load_config(None, command[4::2]).deployments["fake"]})
         for _ in range(n_kills):
             driver.append(subprocess.Popen([sys.executable, "-m", "kohaku_ray", *command], stderr=subprocess.PIPE))
             _, errors = driver[-1].communicate(timeout=240)

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 from kit import tiny_llama
+from kit.runs_here import index_here
 from kit.tiny_job import SAMPLE_TEXTS
 
 from kohaku_ray.config import load_config
+from kohaku_ray.engine.jobs import bench_answers
 from kohaku_ray.engine.jobs.bench import Grid
 from kohaku_ray.engine.jobs.bench_answers import gpus_of, n_parameters, numbered, run_on, with_index
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.index.store import Index
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.run.collection.sources import questions_of
 
@@ -53,6 +56,16 @@ def test_a_run_asks_one_deployment_for_every_role_and_member_and_leaves_the_rest
         (question.text, question.answer_unit, question.answer_type) for question in sample
     ]
     assert len({question.text for question in questions}) == 100
+
+
+def test_where_there_is_no_index_the_sample_is_indexed(tmp_path, tiny_encoder, monkeypatch):
+    monkeypatch.setattr(bench_answers, "run_index", index_here)
+    own = ["questions.path=none.csv", "documents.paths=[none]", f"index.encoder.model={tiny_encoder}"]
+    config = with_index(load_config("demo", [f"index.path={tmp_path}/none", *own]), str(tmp_path))
+    assert config.index.path == f"{tmp_path}/index"
+    assert len(Index.open(config.index.path).documents) > 10
+    assert len(questions_of(config)) == 41
+    assert with_index(config, str(tmp_path)) is config, "now there is one"
 
 
 def test_the_sample_does_not_stand_in_for_another_systems_index(tmp_path):

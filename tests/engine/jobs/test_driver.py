@@ -187,11 +187,11 @@ def of_ray(home: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("moment", "number"), START)
-def test_a_signal_at_any_moment_of_a_start_is_one_line(sample_index, tmp_path, ray_home, no_reply, moment, number):
+def test_a_signal_at_any_moment_of_a_start_is_one_line(sample_here, tmp_path, ray_home, no_reply, moment, number):
     """attack5.md, A8: after the line, one of three ended by SIGSEGV. Ctrl-C is sent to all processes."""
     server, arrived = no_reply
     if not start_s:
-        with driver(server, tmp_path / "whole", sample_index[0], ray_home, "answer", "demo") as job:
+        with driver(server, tmp_path / "whole", sample_here, ray_home, "answer", "demo") as job:
             own_ray.wait_until_caught(job, number)
             began = time.monotonic()
             while not arrived.wait(0.05):
@@ -200,7 +200,7 @@ def test_a_signal_at_any_moment_of_a_start_is_one_line(sample_index, tmp_path, r
             start_s.append(time.monotonic() - began)
             job.terminate()
             job.communicate(timeout=60)
-    with driver(server, tmp_path, sample_index[0], ray_home, "answer", "demo") as job:
+    with driver(server, tmp_path, sample_here, ray_home, "answer", "demo") as job:
         own_ray.wait_until_caught(job, number)
         time.sleep(start_s[0] * moment / N_MOMENTS)
         (os.killpg if number == signal.SIGINT else os.kill)(job.pid, number)

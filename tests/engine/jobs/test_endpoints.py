@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from kit.endpoint_server import EndpointServer
+from kit.runs_here import index_here, run_here
 
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.jobs.answer import run_answer as run_alone
@@ -47,12 +48,12 @@ def served(cluster, tmp_path):
 
 
 def test_an_index_and_answers_by_a_server_are_those_of_its_model_here(
-    served, minilm, sample_index, sample_config, run_answer, tmp_path
+    served, minilm, sample_here, sample_config, tmp_path
 ):
     with EndpointServer(minilm.encode_passages) as server:
         config = served(server, "index.encoder.requests_per_s=200")
         summary = run_index(config)
-        local, remote = Index.open(sample_index[0]), Index.open(config.index.path)
+        local, remote = Index.open(sample_here), Index.open(config.index.path)
         rows = np.arange(len(local.nodes))
         assert [remote.nodes.text_of(row) for row in rows] == [local.nodes.text_of(row) for row in rows]
         assert remote.nodes.tokens.tolist() == local.nodes.tokens.tolist()
@@ -61,13 +62,12 @@ def test_an_index_and_answers_by_a_server_are_those_of_its_model_here(
         assert len(texts) == len(set(texts)) == summary.counts["n_encoded"], "each text once"
 
         n_before = len(server.sent)
-        again = run_index(config)
-        assert (again.counts["n_encoded"], len(server.sent) - n_before) == (0, 1), "the probe alone"
+        assert (index_here(config)["n_encoded"], len(server.sent)) == (0, n_before), "it is known"
 
         answers = run_alone(config)
         assert (answers.n_questions, answers.n_member_errors) == (6, 0)
-    expected = run_answer(sample_config(*SMALL, name="here"))
-    ours, theirs = (Path(summary.run, "submission.csv").read_bytes() for summary in (answers, expected))
+    expected = run_here(sample_config(*SMALL, name="here"))
+    ours, theirs = (Path(run, "submission.csv").read_bytes() for run in (answers.run, expected))
     assert ours == theirs
 
     with EndpointServer(lambda texts: minilm.encode_passages([text[::-1] for text in texts])) as server:
@@ -82,7 +82,7 @@ def test_an_index_and_answers_by_a_server_are_those_of_its_model_here(
         run_index(served(server))
 
 
-def test_a_run_is_ranked_by_a_server(pool, run_answer, sample_config):
+def test_a_run_is_ranked_by_a_server(run_answer, sample_config):
     def script(number, body):
         scores = [{"index": index, "relevance_score": len(text) / 100} for index, text in enumerate(body["documents"])]
         return 200, {"results": scores[::-1]}

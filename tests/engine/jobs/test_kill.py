@@ -154,11 +154,11 @@ class Chains:
 
 
 @pytest.fixture
-def chains(cluster, sample_index, tmp_path):
+def chains(cluster, sample_here, tmp_path):
     killer = Killer()
     with FakeOpenAI(killer.script) as server:
         yield lambda **settings: Chains(
-            tmp_path, server, killer, {"cluster.address": cluster, "index.path": sample_index[0], **settings}
+            tmp_path, server, killer, {"cluster.address": cluster, "index.path": sample_here, **settings}
         )
 
 

@@ -17,6 +17,7 @@ import ray
 from kit.answers import COMPARED, fake
 from kit.fake_openai import Action, FakeOpenAI
 from kit.ray_processes import our_processes
+from kit.runs_here import run_here
 
 pytestmark = pytest.mark.ray
 
@@ -102,18 +103,18 @@ def test_one_process_of_members_dies_while_others_answer_and_all_is_answered_and
         )
         overrides += ("cluster.block_size=1", "cluster.blocks_in_flight=6")
 
-        def run(name):
+        def run(name, make):
             ledger = f"{Path(sample_config(name=name).run).parent}/{name}-ledger"
             config = sample_config(*overrides, f"ledger.path={ledger}", name=name)
             first = server.n_requests
-            run_answer(config)
+            make(config)
             asked = server.log[first:]
             return config, Counter(json.dumps([request.body["messages"], request.body["seed"]]) for request in asked)
 
-        whole, asked_by_whole = run("whole")
+        whole, asked_by_whole = run("whole", run_here)
         before, tasks = member_processes(), Tasks()
         killer.due = killer.n_arrived + 10
-        resumed, asked_by_resumed = run("resumed")
+        resumed, asked_by_resumed = run("resumed", run_answer)
         after = member_processes()
     assert len(killer.killed) == 1
     assert before - after == killer.killed, "the other processes are those of before"

@@ -64,6 +64,12 @@ def application(cluster, server):
         yield names["fake"]
 
 
+@pytest.fixture(scope="module")
+def config(tmp_path_factory) -> LedgerConfig:
+    """A ledger of two shards, whose tests have texts of their own."""
+    return LedgerConfig(path=str(tmp_path_factory.mktemp("ledger")), shards=2)
+
+
 @ray.remote(num_cpus=0)
 class Asker:
     """Another process that asks, as members do."""
@@ -82,8 +88,8 @@ def ask(ledger: Ledger, application: str, *requests: ChatRequest):
     return asyncio.run(all_of_them())
 
 
-def test_a_call_is_made_once_joined_in_flight_and_replayed(application, server, tmp_path):
-    ledger = open_ledger(LedgerConfig(path=str(tmp_path), shards=2))
+def test_a_call_is_made_once_joined_in_flight_and_replayed(application, server, config):
+    ledger = open_ledger(config)
     asker = Asker.remote(ledger)
     requests = [request(f"slow {n}") for n in range(6)]
     before = server.n_requests
@@ -115,8 +121,8 @@ def test_a_reply_is_on_disk_while_one_with_the_same_prompt_is_waited_for(applica
     assert [reply.source for reply in ray.get(asked)] == ["made", "made"]
 
 
-def test_a_run_that_is_stopped_is_refused_and_what_it_paid_is_known(application, tmp_path):
-    mine, other = (open_ledger(LedgerConfig(path=str(tmp_path), shards=2)) for _ in range(2))
+def test_a_run_that_is_stopped_is_refused_and_what_it_paid_is_known(application, config):
+    mine, other = (open_ledger(config) for _ in range(2))
     ask(mine, application, *(request(f"paid {n}") for n in range(4)))
     ask(other, application, request("paid by another"))
     assert mine.paid()[application].prompt_tokens == 400
@@ -146,8 +152,8 @@ def test_a_shard_killed_comes_back_with_what_it_flushed(application, server, tmp
 
 
 @pytest.mark.parametrize(("text", "error"), [("overflow", ContextOverflowError), ("forbidden", ModelError)])
-def test_an_error_comes_back_as_itself_and_is_not_kept(application, server, tmp_path, text, error):
-    ledger = open_ledger(LedgerConfig(path=str(tmp_path)))
+def test_an_error_comes_back_as_itself_and_is_not_kept(application, server, config, text, error):
+    ledger = open_ledger(config)
     for _ in range(2):
         before = server.n_requests
         with pytest.raises(error) as caught:
@@ -157,13 +163,13 @@ def test_an_error_comes_back_as_itself_and_is_not_kept(application, server, tmp_
         assert server.n_requests - before == 1
 
 
-def test_two_jobs_of_different_shard_counts_agree(application, tmp_path):
-    first = open_ledger(LedgerConfig(path=str(tmp_path), shards=3))
-    second = open_ledger(LedgerConfig(path=str(tmp_path), shards=1))
+def test_two_jobs_of_different_shard_counts_agree(application, config):
+    first = open_ledger(config)
+    second = open_ledger(config.model_copy(update={"shards": 1}))
     requests = [request(f"split {n}") for n in range(9)]
     ask(first, application, *requests)
     assert {reply.source for reply in ask(second, application, *requests)} == {"ledger"}
-    assert len({shard_of(request_key(request), 3) for request in requests}) > 1
+    assert len({shard_of(request_key(request), 2) for request in requests}) > 1
 
 
 def test_a_shard_that_dies_of_its_segments_again_and_again_ends_the_job(cluster, tmp_path, monkeypatch):

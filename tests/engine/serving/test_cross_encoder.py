@@ -46,9 +46,9 @@ def application(cluster, deployment) -> str:
 
 
 @pytest.fixture(scope="module")
-def pairs(sample_index) -> list[tuple[str, str]]:
+def pairs(sample_here) -> list[tuple[str, str]]:
     """Questions with the sample's texts: more than one call takes, of all lengths."""
-    nodes = Index.open(sample_index[0]).nodes
+    nodes = Index.open(sample_here).nodes
     texts = [nodes.text_of(row) for row in range(len(nodes)) if nodes.text_of(row)]
     return [
         (f"How much energy does hall {index % 7} use?", text) for index, text in enumerate(texts[: PAIRS_PER_CALL + 60])

@@ -70,7 +70,7 @@ ON_CPUS = {"dtype": "float32", "enforce_eager": True, "enable_chunked_prefill": 
 
 
 @pytest.fixture(scope="module")
-def answered(tmp_path_factory, sample_index) -> tuple[Path, list[dict]]:
+def answered(tmp_path_factory, sample_here) -> tuple[Path, list[dict]]:
     """A run of two replicas with half a GPU each, and what the stand-in noted."""
     folder = tmp_path_factory.mktemp("ray_executor")
     model = tiny_llama.build(folder / "model", SAMPLE_TEXTS)
@@ -91,7 +91,7 @@ def answered(tmp_path_factory, sample_index) -> tuple[Path, list[dict]]:
         "questions.limit=4",
         "cluster.num_cpus=6",
         "cluster.retriever.gpus=0",
-        f"index.path={sample_index[0]}",
+        f"index.path={sample_here}",
     ]
     overrides += [f"run={folder}/run", f"ledger.path={folder}/ledger"]
     command = [sys.executable, "-m", "kohaku_ray", "answer", "demo", "--rows-in-error-ok"]
