@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from kit.installed import needs
 from kit.rows import check_rows
 from run_files import small_run
 
@@ -267,8 +268,8 @@ def test_validate_says_what_auto_becomes_of_gpus_and_why(
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("GPUs: ")] == lines
 
 
+@needs("vllm")
 def test_a_model_that_may_not_be_downloaded_is_said_not_to_be_there(capsys, monkeypatch):
-    pytest.importorskip("vllm")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     big = "deployments.big={kind: vllm, model: nobody/nothing, cpus: 1}"

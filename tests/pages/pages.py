@@ -97,4 +97,5 @@ def without_drawings(html):
     """The page without style sheet and script, and with what its plots say in their place."""
     html = re.sub(r"<(style|script)>.*?</\1>", "", html, flags=re.DOTALL)
     html = re.sub(r"sha256-[\w+/=]+", "sha256-", html)
+    html = re.sub(r"<!-- sha256 \w+ -->", "<!-- sha256 -->", html)
     return re.sub(r'<svg role="img" aria-label="([^"]*)".*?</svg>', r"[\1]", html, flags=re.DOTALL)

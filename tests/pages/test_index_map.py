@@ -48,15 +48,11 @@ def test_scarce_kinds_come_whole():
     assert np.bincount(kinds[sample_rows(kinds, 100)]).tolist() == [3, 0, 0, 97]
 
 
-def test_the_map_says_how_it_was_made_and_is_the_same_every_time(index_path, tmp_path):
+def test_the_map_is_the_same_every_time_and_takes_names_as_they_are(index_path, tmp_path):
     first = write_index_map(index_path)
     assert first == f"{index_path}/map.svg"
     text = Path(first).read_text(encoding="utf-8")
-    assert "node vectors by PCA (two components hold " in text
-    assert "3 documents, 3 of 6 sections, 6 of 9 paragraphs, 9 sentences" in text
-    assert "Nodes without text have no vector and are left out." in text
-    for name in ("a2024", " _b", "c$x$", "sentence", "first axis (no unit)"):
-        assert f">{name}<" in text
+    assert all(f">{name}<" in text for name in ("a2024", " _b", "c$x$"))
     again = write_index_map(index_path, str(tmp_path / "again.svg"))
     assert Path(again).read_text(encoding="utf-8") == text
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from kit import tiny_lora
+from kit.installed import needs
 
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
@@ -152,8 +153,8 @@ def test_an_adapter_that_is_not_downloaded_is_refused_offline(base, monkeypatch)
     assert "it is org/adapter and HF_HUB_OFFLINE is set" in refused(base, "org/adapter")
 
 
+@needs("vllm")
 def test_validate_names_the_adapters_and_the_model_they_were_trained_on(base, style, tmp_path):
-    pytest.importorskip("vllm")
     file = tmp_path / "mine.yaml"
     tiny = {"kind": "vllm", "model": "./base", "cpus": 1, "adapters": {"style": "./style"}}
     file.write_text(json.dumps({"base": "demo", "model": "tiny + style", "deployments": {"tiny": tiny}}))

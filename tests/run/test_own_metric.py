@@ -29,16 +29,19 @@ MINE = Metric("mine", "Mine", parts={"value": Part()}, rate=rate, unanswerable=u
 FAILED = r"metric mine failed at question \S+ with ValueError in my_metric\.py, line 5: could not convert"
 
 
-@pytest.fixture
-def finished(tmp_path, monkeypatch):
-    """A run of the sample in this process, whose configuration names the metric."""
-    (tmp_path / "my_metric.py").write_text(CODE)
-    monkeypatch.syspath_prepend(tmp_path)
-    overrides = [f"index.path={tmp_path}/index", f"ledger.path={tmp_path}/ledger", f"run={tmp_path}/run"]
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, tiny_encoder):
+    """A run in this process, whose configuration names the metric."""
+    home = tmp_path_factory.mktemp("own_metric")
+    (home / "my_metric.py").write_text(CODE)
+    overrides = [f"index.path={home}/index", f"ledger.path={home}/ledger", f"run={home}/run"]
+    overrides += ["documents.paths=[sample:documents/vance2025.md]", f"index.encoder.model={tiny_encoder}"]
     overrides += ["questions.limit=3", "questions.metrics=[my_metric:MINE, kaggle]", "ensemble.members=1"]
-    config = load_config("demo", overrides)
-    index_here(config)
-    yield config, overrides, run_here(config)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(home)
+        config = load_config("demo", overrides)
+        index_here(config)
+        yield config, overrides, run_here(config)
     sys.modules.pop("my_metric", None)
 
 
