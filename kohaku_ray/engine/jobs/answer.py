@@ -285,15 +285,19 @@ def answer_all(
                 work.stop_asking(f"not asked: {in_a_row} had got no reply")
         show(summary)
 
+    def n_contexts() -> float:
+        return contexts_cached(config, cache_tokens or {}, summary) / work.n_runs
+
     size = block_size(config, len(questions))
-    for number, first in enumerate(range(0, len(questions), size)):
-        result, table = work.submit(number, questions[first : first + size])
-        pending.append(result)
-        tables.append(table)
-        while len(pending) >= blocks_in_flight(config, size, contexts_cached(config, cache_tokens or {}, summary)):
+    with work.under_way():
+        for number, first in enumerate(range(0, len(questions), size)):
+            result, table = work.submit(number, questions[first : first + size])
+            pending.append(result)
+            tables.append(table)
+            while len(pending) >= blocks_in_flight(config, size, n_contexts()):
+                collect()
+        while pending:
             collect()
-    while pending:
-        collect()
     if summary.n_questions != len(questions):
         raise KohakuRayError(f"{len(questions)} questions went in and {summary.n_questions} came out: this is a bug")
     work.finish(directory.path, tables)

@@ -6,6 +6,7 @@ and asks for no more: it is no part of a job's demand, and adds no node to a clu
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,9 +44,9 @@ class FreeNode:
         whole, part = divmod(round(resources.get("GPU", 0.0), 4), 1)
         return cls(resources.get("CPU", 0.0), (1.0,) * int(whole) + ((part,) if part else ()))
 
-    def n_places(self, share: float, cpus: float) -> int:
-        """Count the actors of a share of a GPU and some CPUs that fit."""
-        by_gpus = sum(int(card / share + 1e-9) for card in self.cards)
+    def n_places(self, share: float, cpus: float) -> float:
+        """Count the actors of a share of a GPU, or of none, and some CPUs that fit."""
+        by_gpus = sum(int(card / share + 1e-9) for card in self.cards) if share else math.inf
         return min(by_gpus, int(self.cpus / cpus + 1e-9)) if cpus else by_gpus
 
 
@@ -62,7 +63,7 @@ def nodes_left(nodes: Iterable[Mapping[str, float]], deployments: Mapping[str, D
 
     Nothing is left where the replicas may need all that there is and more. Replicas of another application count too.
     """
-    left = [dict(node) for node in nodes]
+    left = [(dict(node), list(FreeNode.of(node).cards)) for node in nodes]
     needs: list[tuple[dict[str, float], int]] = []
     for deployment in deployments.values():
         groups = deployment.pipeline_parallel if isinstance(deployment, VllmConfig) else 1
@@ -71,17 +72,25 @@ def nodes_left(nodes: Iterable[Mapping[str, float]], deployments: Mapping[str, D
         if not need["GPU"]:
             continue
         for _ in range(n):
-            share = need["GPU"]
-            for node in left:
-                room = FreeNode.of(node)
-                fits = sum(card == 1 for card in room.cards) >= share if share >= 1 else room.n_places(share, 0.0) > 0
-                if fits and all(amount <= node.get(kind, 0.0) + 1e-9 for kind, amount in need.items()):
+            for node, cards in left:
+                taken = _cards_for(need["GPU"], cards)
+                if taken and all(amount <= node.get(kind, 0.0) + 1e-9 for kind, amount in need.items()):
                     break
             else:
                 return [FreeNode(0.0, ()) for _ in left]
+            for number in taken:
+                cards[number] = round(cards[number] - min(need["GPU"], 1.0), 4)
             for kind, amount in need.items():
                 node[kind] = node.get(kind, 0.0) - amount
-    return [FreeNode.of(node) for node in left]
+    return [FreeNode(node.get("CPU", 0.0), tuple(sorted(filter(None, cards), reverse=True))) for node, cards in left]
+
+
+def _cards_for(gpus: float, cards: Sequence[float]) -> list[int]:
+    """Number the GPUs that Ray gives an actor: whole ones, or for a share the fullest that has it; empty: none."""
+    if gpus >= 1:
+        whole = [number for number, card in enumerate(cards) if card == 1]
+        return whole[: int(gpus)] if len(whole) >= gpus else []
+    return sorted((number for number, card in enumerate(cards) if card + 1e-9 >= gpus), key=cards.__getitem__)[:1]
 
 
 def choose_retriever_gpus(

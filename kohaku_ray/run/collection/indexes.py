@@ -24,7 +24,7 @@ from kohaku_ray.index.arrays import F32
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.encoder import SentenceEncoder
-from kohaku_ray.index.endpoint import EndpointEncoder
+from kohaku_ray.index.endpoint import PROBE_FILE, EndpointEncoder
 from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.identity import check_faiss, encoder_identity, vector_length
 from kohaku_ray.index.queries import KeptQueries
@@ -37,7 +37,7 @@ from kohaku_ray.models.openai import Limiter
 from kohaku_ray.records import digest, pluralize
 from kohaku_ray.run.collection.captions import caption_settings
 from kohaku_ray.run.collection.sources import document_format, find_sources, first_of, resolve
-from kohaku_ray.storage import AT_ONCE, checksum, without_options
+from kohaku_ray.storage import AT_ONCE, Directory, checksum, without_options
 from kohaku_ray.version import code_version
 
 TextEncoder = SentenceEncoder | EndpointEncoder
@@ -75,7 +75,7 @@ class QueryEncoder:
 
     def __init__(self, config: Config, encoder: EncoderConfig | None = None, limiter: Limiter | None = None) -> None:
         """Open what is kept. Default: the encoder of texts."""
-        self._kept = KeptQueries(config.ledger.path, encoder_settings(config, encoder))
+        self._kept = KeptQueries(config.ledger.path, _query_identity(config, encoder))
         self._load = functools.cache(lambda: make_query_encoder(config, encoder, limiter))
         if not len(self._kept):
             self._load()
@@ -83,6 +83,14 @@ class QueryEncoder:
     def encode_queries(self, texts: Sequence[str]) -> list[F32]:
         """See ``SentenceEncoder.encode_queries``."""
         return self._kept.encode(texts, lambda new: self._load().encode_queries(new))
+
+
+def _query_identity(config: Config, encoder: EncoderConfig | None) -> dict[str, Any]:
+    """Return an encoder's identity, of a server with the probe's vector that the index notes: names do not tell it."""
+    identity = encoder_settings(config, encoder)
+    if encoder is None and isinstance(config.index.encoder, EndpointConfig):
+        identity["probe"] = Directory(config.index.path).checksum(PROBE_FILE)
+    return identity
 
 
 def check_endpoint(config: Config) -> None:
