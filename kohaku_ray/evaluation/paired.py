@@ -96,14 +96,13 @@ def paired_bootstrap(
     """
     d = as_vector(differences)
     sums, counts = cluster_sums(d, clusters)
+    what = "cluster" if clusters else "question"
     if sums.size < 2:
         mean = float(d.mean()) if d.size else None
-        return Interval(
-            mean, reason=f"{pluralize(sums.size, 'cluster' if clusters else 'question')}: an interval needs two"
-        )
+        return Interval(mean, reason=f"{pluralize(sums.size, what)}: an interval needs two")
     mean, centred = float(d.mean()), sums - counts * d.mean()
-    if np.ptp(d) <= NOISE * np.abs(d).max():
-        return Interval(mean, mean, mean, "every question differs by the same, so the interval has no width")
+    if np.ptp(sums / counts) <= NOISE * np.abs(d).max():
+        return Interval(mean, mean, mean, f"every {what} differs by the same, so the interval has no width")
     from scipy.special import ndtr, ndtri
 
     rng = np.random.default_rng(0)
@@ -149,10 +148,11 @@ def paired_permutation(
     and are left out, and where all are zero p is 1. Few differences are counted exactly; with more, patterns are drawn
     and p = (b + 1) / (n + 1) (Phipson and Smyth 2010), which is never 0.
     """
-    d, _ = cluster_sums(as_vector(differences), clusters)
-    if not d.size:
+    x = as_vector(differences)
+    if not x.size:
         return Permutation(None, reason="no questions to compare on")
-    d = d[np.abs(d) > NOISE * np.abs(d).max()]
+    d, _ = cluster_sums(x, clusters)
+    d = d[np.abs(d) > NOISE * np.abs(x).max()]
     magnitudes = np.abs(d)
     least = abs(float(d.sum())) - _TIE * float(magnitudes.sum())
     if d.size <= EXACT_DIFFERENCES:

@@ -9,7 +9,7 @@ import pytest
 
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.compare import compare_files
-from kohaku_ray.evaluation.paired import paired_bootstrap
+from kohaku_ray.evaluation.paired import paired_bootstrap, paired_permutation
 from kohaku_ray.evaluation.report import parts_of, public_first
 from kohaku_ray.evaluation.truth import read_truth
 from kohaku_ray.evaluation.wattbot import WATTBOT
@@ -231,6 +231,15 @@ def test_clusters_of_one_question_change_nothing(files):
         compare_files(files["truth"], [files["a"], files["b"]], cluster=by).pair for by in (None, "question")
     )
     assert (each.interval, each.permutation) == (plain.interval, plain.permutation)
+
+
+def test_clusters_of_one_mean_give_an_interval_without_width():
+    """Two runs that each win one question about the same document: `compare --cluster` ended with a traceback."""
+    for d, documents in (([1, -1, 0, 0], "aabb"), ([0.1, 0.2, -0.3, 0, 0], "aaabb"), ([0, 1, 0, 1], "aabb")):
+        interval, test = paired_bootstrap(d, clusters=documents), paired_permutation(d, clusters=documents)
+        assert (interval.low, interval.high) == (interval.mean, interval.mean)
+        assert "every cluster differs by the same" in interval.reason
+        assert (test.p, test.n_nonzero) == ((0.5, 2) if sum(d) > 1 else (1.0, 0))
 
 
 def test_an_interval_over_clusters_covers_where_one_over_questions_does_not():
