@@ -179,9 +179,9 @@ def _read_counts(
 ) -> tuple[int, int, bool]:
     """Return the tokens of prompt and reply: as they are sent, by their sum, or estimated; and whether one is that."""
     prompt, completion = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
-    if prompt and completion:
-        return prompt, completion, False
     total = _count(usage.get("total_tokens"))
+    if prompt and completion:  # xAI's and Gemini's completion is without its reasoning (inspect_ai#5528)
+        return prompt, max(completion, total - prompt), False
     reply_chars = len(text) + len(_content_text(message.get("reasoning_content") or message.get("reasoning")))
     if total > prompt > 0:
         completion = completion or total - prompt

@@ -354,6 +354,7 @@ def test_text_in_parts_is_joined_and_what_no_file_can_hold_is_dropped():
         ({"prompt_tokens": 12, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 99}}, (12, 12, 5)),
         ({"prompt_tokens": "12", "completion_tokens": "5"}, (12, 0, 5)),
         ({"prompt_tokens": 12, "total_tokens": 17}, (12, 0, 5)),
+        ({"prompt_tokens": 32, "completion_tokens": 9, "total_tokens": 135}, (32, 0, 103)),  # 94 of thought
         ({"prompt_tokens": 9, "completion_tokens": 5, "prompt_tokens_details": [3]}, (9, 0, 5)),
     ],
 )
