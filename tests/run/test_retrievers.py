@@ -114,6 +114,13 @@ def test_retrievers_by_default_are_no_more_than_there_is_room_for(overrides, n_s
     assert plan_retrievers(config, n_shards, [resources], index_bytes=None, card_bytes=None).n == expected
 
 
+def test_no_more_retrievers_of_two_cpus_start_than_nodes_have_room_for():
+    """By the sum of their CPUs four nodes of 9 had room for 16; those that no node has room for were waited for."""
+    config = load_config("demo", ["deployments.extractive.replicas=4", "cluster.retriever.cpus=2"])
+    nodes = [{"CPU": 9.0}] * 4
+    assert plan_retrievers(config, 1, nodes, index_bytes=None, card_bytes=None, search_ms=99.0).n == 4 * 4 - 4
+
+
 def test_models_on_cpus_keep_one_retriever_of_a_large_encoder_busy(monkeypatch):
     monkeypatch.setattr(retrievers, "weight_bytes", lambda *_: PARAMETERS["bge_m3"])
     assert wanted_retrievers(load_config("vllm"), on_gpus=False) == 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,7 @@ from kohaku_ray.answering.executor import block_size, waves_of
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.engine.actors import pool
 from kohaku_ray.engine.actors.pool import (
+    RunWork,
     blocks_in_flight,
     contexts_cached,
     leaves_gpus,
@@ -18,8 +20,11 @@ from kohaku_ray.engine.actors.pool import (
     n_voters,
     runs_in_flight,
 )
+from kohaku_ray.engine.jobs import answer as job
 from kohaku_ray.engine.jobs import sweep
+from kohaku_ray.records import Question
 from kohaku_ray.run.checks.retrievers import RetrieverPlan, wanted_retrievers
+from kohaku_ray.run.record.directory import RunDirectory
 from kohaku_ray.run.record.summary import AnswerSummary
 
 
@@ -143,6 +148,44 @@ def test_in_waves_as_many_questions_are_in_flight_as_the_kv_caches_hold():
     assert in_flight(None, summed(10_000)) == in_flight(10**9) == 171, "those that its places take"
     assert in_flight(400_000, summed(10_000), early_stop="never") == 80, "all members at once: the next ones may wait"
     assert in_flight(29_000, summed(30_000), early_stop="never") == 4
+
+
+def test_runs_of_a_sweep_share_what_the_caches_hold(monkeypatch, tmp_path):
+    """Four at once, each with as many questions in flight as the caches hold, take 1.73 prefills a question and a third
+    more time on an H100 by `benchmarks/cache_simulation.py`."""
+    monkeypatch.setattr(
+        job, "ray", SimpleNamespace(wait=lambda pending, num_returns, timeout: (pending[:1], pending[1:]))
+    )
+    monkeypatch.setattr(job, "ray_get", lambda done: [AnswerSummary("", n_questions=len(block)) for block in done])
+    model = "deployments={big: {kind: vllm, model: m, window_tokens: 10000}}"
+    waves = ["model=big", "ensemble.members=5", "ensemble.early_stop=row", "kohaku.queries=1"]
+    config, actors = load_config("demo", [model, *waves]), SimpleNamespace(runs=set())
+    most = []
+
+    class Work(RunWork):
+        def __init__(self) -> None:
+            self.config, self._pool, self.n_left = config, actors, 0
+
+        def submit(self, number, block):
+            self.n_left += 1
+            return block, None
+
+        def finish(self, run, tables): ...
+
+    def answer(work) -> None:
+        def show(summary) -> None:
+            most[-1] = max(most[-1], work.n_left - summary.n_questions + 1)
+
+        most.append(0)
+        questions = [Question(f"q{number}", "?") for number in range(100)]
+        job.answer_all(work, questions, RunDirectory(str(tmp_path)), show, show, cache_tokens={"big": 410_000})
+
+    answer(Work())
+    others = [Work() for _ in range(3)]
+    with others[0].under_way(), others[1].under_way(), others[2].under_way():
+        answer(Work())
+    assert most == [40, 10]
+    assert not actors.runs
 
 
 @pytest.mark.parametrize("gpus", [0.0, 1.0])

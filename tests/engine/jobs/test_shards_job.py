@@ -71,7 +71,7 @@ def test_auto_shards_are_built_and_searched_each_on_its_own_and_answer_alike(
         monkeypatch.setattr(
             actors, "_start", lambda replica: [actors.retrievers[0]]
         )  # it is there: no other is started
-        actors._add_retrievers(2000.0)
+        actors._add_retrievers(2000.0, n_waiting=0)
         assert len(actors.retrievers) > n
         assert "more retriever" in "".join(capsys.readouterr())
     finally:
