@@ -75,6 +75,17 @@ def check_equal(directory: Path, other: Path) -> None:
     assert [name for name in sorted(files) if files[name] != others[name]] == []
 
 
+def check_sweeps_equal(whole: Path, other: Path) -> None:
+    """Check that two sweeps of four runs have the same outputs and tables, byte by byte."""
+    runs = sorted(run.name for run in (whole / "runs").iterdir())
+    assert len(runs) == 4
+    assert runs == sorted(run.name for run in (other / "runs").iterdir())
+    for run in runs:
+        for file in COMPARED:
+            assert (whole / "runs" / run / file).read_bytes() == (other / "runs" / run / file).read_bytes(), (run, file)
+    check_equal(whole / "output" / "tables", other / "output" / "tables")
+
+
 def check_repeated(figures: dict) -> None:
     """Check that no call is made again whose reply was on disk when a node died."""
     assert figures["repeated"] <= figures["exposed"]
@@ -89,13 +100,7 @@ def test_a_sweep_on_three_nodes_that_die_equals_one_on_one_node(done):
     assert figures["sweep"]["repeated"] == 0
     check_repeated(killed)
     whole, other = home / "sweep-one", home / "sweep-killed"
-    runs = sorted(run.name for run in (whole / "runs").iterdir())
-    assert len(runs) == 4
-    assert runs == sorted(run.name for run in (other / "runs").iterdir())
-    for run in runs:
-        for file in COMPARED:
-            assert (whole / "runs" / run / file).read_bytes() == (other / "runs" / run / file).read_bytes(), (run, file)
-    check_equal(whole / "output" / "tables", other / "output" / "tables")
+    check_sweeps_equal(whole, other)
     pages = [(sweep / "output" / "sweep.html").read_text() for sweep in (whole, other)]
     spending = re.compile(r'<section id="spending".*?</section>', re.DOTALL)
     assert [len(spending.findall(page)) for page in pages] == [1, 1]
@@ -124,6 +129,17 @@ def test_a_driver_killed_at_twenty_moments_of_its_start_ends_with_the_same_bytes
     check_repeated(killed)
     for name in COMPARED:
         assert (home / "whole" / name).read_bytes() == (home / "started" / name).read_bytes(), name
+
+
+@pytest.mark.long
+def test_a_race_killed_at_twenty_moments_ends_with_the_same_bytes(done):
+    figures, home = done
+    killed = figures["race_killed"]
+    assert killed["killed"] == ["driver"] * N_MOMENTS
+    assert killed["distinct"] == figures["race"]["distinct"] > 0
+    check_repeated(killed)
+    whole, other = home / "race-one", home / "race-killed"
+    check_sweeps_equal(whole, other)
 
 
 @pytest.mark.long

@@ -37,7 +37,7 @@ ANSWER_VICTIMS = ("Member", "LedgerShard", "Retriever", "ServeReplica")
 SWEEP_VICTIMS = ("Retriever", "ServeReplica", "Member", "LedgerShard")
 INDEX_VICTIMS = ("MapWorker", "reduce_shard")
 N_MOMENTS = 20
-"""Of a start, at each of which the driver is killed."""
+"""Of a start and of a race, at each of which the driver is killed."""
 N_QUESTIONS = 16
 SEED = 20261123
 STORE = 150 * 2**20
@@ -177,7 +177,8 @@ def moments(n_calls: int, victims: tuple[str, ...]) -> dict[int, str]:
     return dict(zip(points, victims, strict=True))
 
 
-PARTS = ["index", "sweep", "sweep_killed", "added", "index_killed", "answer", "start_killed", "spilled", "head"]
+PARTS = ["index", "sweep", "sweep_killed", "added", "index_killed", "answer", "start_killed", "race", "race_killed"]
+PARTS += ["spilled", "head"]
 SHORT = ["index", "index_killed", "answer", "head"]
 
 
@@ -234,6 +235,17 @@ class Parts:
         kill_drivers(self.killer, [lambda since_s, at=at: since_s >= at for at in moments_s], command)
         self._answer("started")
         return self.killer.found()
+
+    def race(self) -> dict[str, Any]:
+        """A race to its end."""
+        self._on_three()
+        self._whole_race = self._race("one", 0)
+        return self._whole_race
+
+    def race_killed(self) -> dict[str, Any]:
+        """The race, whose driver is killed whenever a twentieth of the calls has come."""
+        self._on_three()
+        return self._race("killed", self._whole_race["distinct"])
 
     def added(self) -> dict[str, Any]:
         """A run that waits for a node as large as its retriever, and goes on when there is one."""
@@ -331,19 +343,39 @@ class Parts:
 
     def _sweep(self, name: str, victims: tuple[str, ...]) -> dict[str, Any]:
         """Make the sweep, under equal paths each time, and move its outputs away."""
+        common = {"questions.limit": 8, "ensemble.members": 2}
+        axes = {"kohaku.top_k": [4, 16], "kohaku.bm25_top_k": [0, 2]}
+        given = self._write_sweep(axes, common, f"sweep-{name}-ledger", concurrency=2)
+        self.killer.begin(given["ledger.path"], moments(self._one["distinct"], victims) if victims else {})
+        job(self.killer, "sweep", str(self.home / "sweep" / "sweep.yaml"), **given)
+        shutil.move(self.home / "sweep", self.home / f"sweep-{name}")
+        return self.killer.found()
+
+    def _race(self, name: str, n_calls: int) -> dict[str, Any]:
+        """Make a race of four cells in shards of two questions, with ``n_calls`` killed on the way; as ``_sweep``."""
+        common = {"questions.limit": N_QUESTIONS, "ensemble.members": 1, "kohaku.queries": 1}
+        given = self._write_sweep({"kohaku.top_k": [2, 4, 8, 16]}, common, f"race-{name}-ledger", race={"shard": 2})
+        path = str(self.home / "sweep" / "sweep.yaml")
+        self.killer.begin(given["ledger.path"], {})
+        first = self.killer.n
+        points = [first + n_calls * number // N_MOMENTS for number in range(N_MOMENTS)] if n_calls else []
+        are_due = [lambda _, point=point: self.killer.n > point for point in points]
+        kill_drivers(self.killer, are_due, command_of(self.killer, "sweep", path, **given))
+        job(self.killer, "sweep", path, **given)
+        shutil.move(self.home / "sweep", self.home / f"race-{name}")
+        return self.killer.found()
+
+    def _write_sweep(self, axes: dict, common: dict[str, object], ledger: str, **more: object) -> dict[str, Any]:
+        """Write a sweep of one table below ``sweep``; the settings of its command."""
         home = self.home / "sweep"
         home.mkdir()
         places = {folder: str(home / folder) for folder in ("output", "runs", "indexes")}
-        table = {"name": "depth", "axes": {"kohaku.top_k": [4, 16], "kohaku.bm25_top_k": [0, 2]}}
-        common = {"kohaku.top_k_final": None, "questions.limit": 8, "ensemble.members": 2}
-        sweep = {"base": ["demo"], **places, "seeds": [0], "concurrency": 2, "set": common, "tables": [table]}
+        table = {"name": "depth", "axes": axes}
+        common = {"kohaku.top_k_final": None, **common}
+        sweep = {"base": ["demo"], **places, "seeds": [0], "set": common, "tables": [table], **more}
         (home / "sweep.yaml").write_text(yaml.safe_dump(sweep))
-        ledger = self.home / f"sweep-{name}-ledger"
-        self.killer.begin(str(ledger), moments(self._one["distinct"], victims) if victims else {})
-        settings = {"index.encoder.model": self.encoder, "index.encoders": 2, "ledger.path": ledger}
-        job(self.killer, "sweep", str(home / "sweep.yaml"), **self.fake, **self.spread, **settings)
-        shutil.move(home, self.home / f"sweep-{name}")
-        return self.killer.found()
+        settings = {"index.encoder.model": self.encoder, "index.encoders": 2, "ledger.path": str(self.home / ledger)}
+        return {**self.fake, **self.spread, **settings}
 
     def _fill(self, node: str) -> Any:
         """Take the room of a node's object store: what is read in place is neither moved nor spilled."""
