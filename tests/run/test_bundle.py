@@ -428,6 +428,14 @@ def test_the_index_must_be_the_same(home, bundled, tmp_path, tiny_encoder):
         replay_bundle(bundled, write_tables, f"{tmp_path}/moved")
 
 
+def test_an_index_is_digested_in_pieces_as_bundles_have_it_whole(home, monkeypatch):
+    index = Index.open(f"{home}/index")
+    whole = digest(index.nodes.table.select(["node_id", "title", "text"]).to_pydict())
+    for n_rows in (1, 7, len(index.nodes)):
+        monkeypatch.setattr(bundle, "_ROWS_AT_ONCE", n_rows)
+        assert bundle.IndexIdentity.of(index).documents == whole
+
+
 def test_a_replay_without_faiss_names_the_extras_and_compares_nothing(bundled, monkeypatch):
     """It said "differs from the bundle" of a plain install, with a lower score."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

@@ -6,6 +6,7 @@ metadata and own templates, what encoder and tokenizers said, and the index or i
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -29,7 +30,7 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.backend import PriceConfig
-from kohaku_ray.records import digest, digest_text, pluralize
+from kohaku_ray.records import canonical_json, digest, digest_text, pluralize
 from kohaku_ray.run.collection.sources import read_source
 from kohaku_ray.run.models import Model
 from kohaku_ray.run.record.directory import RunDirectory
@@ -74,13 +75,26 @@ class IndexIdentity(Settings):
         """Digest the settings of an index, its encoder by content alone, and the texts of its nodes."""
         settings = dict(index.manifest["settings"])
         settings["encoder"] = {key: value for key, value in settings["encoder"].items() if key != "model"}
-        texts = index.nodes.table.select(["node_id", "title", "text"]).to_pydict()
-        return cls(settings=digest(settings), documents=digest(texts))
+        texts = index.nodes.table.select(["node_id", "text", "title"])
+        return cls(settings=digest(settings), documents=_digest_columns(texts))
 
     @property
     def key(self) -> str:
         """Its name in the bundle."""
         return digest([self.settings, self.documents], 6)
+
+
+def _digest_columns(table: pa.Table) -> str:
+    """Return ``digest`` of a table's columns as lists, a few thousand values at a time: an index has millions."""
+    hashed = hashlib.blake2b(digest_size=8)
+    for number, name in enumerate(sorted(table.column_names)):
+        hashed.update(f"{',' if number else '{'}{json.dumps(name)}:[".encode())
+        for first in range(0, len(table), _ROWS_AT_ONCE):
+            values = canonical_json(table[name].slice(first, _ROWS_AT_ONCE).to_pylist())
+            hashed.update(f"{',' if first else ''}{values[1:-1]}".encode())
+        hashed.update(b"]")
+    hashed.update(b"}")
+    return hashed.hexdigest()
 
 
 class BundledRun(Settings):
