@@ -10,6 +10,7 @@ with and without the first two, all processes took 62 and 70 instead of 71 and 7
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -45,9 +46,13 @@ def nltk_module(name: str) -> Any:
         spec = find_spec("nltk")
         if spec is None:
             raise ModuleNotFoundError("No module named 'nltk': pip install nltk", name="nltk")
-        package = ModuleType("nltk")
-        package.__path__ = list(spec.submodule_search_locations or ())
-        sys.modules |= {"nltk": package, _CORPORA: _Absent(_CORPORA)}
+        sys.modules[_CORPORA] = _Absent(_CORPORA)
+        *packages, _ = name.split(".")
+        for number in range(len(packages)):  # bare: the __init__ of a package imports all that it has
+            package = ModuleType(".".join(packages[: number + 1]))
+            inner = packages[1 : number + 1]
+            package.__path__ = [os.path.join(folder, *inner) for folder in spec.submodule_search_locations or ()]
+            sys.modules[package.__name__] = package
         try:
             return importlib.import_module(name)
         finally:
