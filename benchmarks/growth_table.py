@@ -21,7 +21,8 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -170,14 +171,11 @@ def bundle_work(home: str, n: int) -> None:
     make_bundle(BundleSource({"run": f"{home}/run"}), f"{home}/run.zip", write_tables)
 
 
-QUESTIONS_PER_CELL = 60
-
-
-def sweep_prepare(home: str, n: int) -> None:
-    run_prepare(home, QUESTIONS_PER_CELL)
+def sweep_prepare(home: str, n: int, n_questions: int) -> None:
+    run_prepare(home, n_questions)
     plan = sweep_plan(home, n)
     for config in plan.runs.values():
-        shutil.copytree(f"{home}/run", config.run)
+        shutil.copytree(f"{home}/run", config.run, copy_function=os.link)
 
 
 def sweep_plan(home: str, n: int) -> Any:
@@ -227,16 +225,24 @@ def own_bytes() -> int:
     return int(line.split()[1]) * 1024
 
 
-ROWS = {
-    "page": Row("a run's page", "questions × 5", 1000, page_prepare, page_work),
-    "build": Row("build of one shard", "sentences", 40_000, nothing, build_work),
-    "change": Row("one changed document", "documents of 100 sentences", 140, change_prepare, change_work),
-    "resume": Row("resume, all calls recorded", "questions × 5", 40, run_prepare, resume_work),
-    "bundle": Row("bundle", "questions × 5", 40, run_prepare, bundle_work),
-    "sweep": Row("tables of a sweep", f"runs of {QUESTIONS_PER_CELL} questions", 6, sweep_prepare, sweep_work),
-    "search": Row("flat search on CPUs", "vectors of 384", 100_000, nothing, search_work),
-    "nodes": Row("node table of a retriever", "sentences", 20_000, nodes_prepare, nodes_work),
-}
+def rows(divide: int = 1) -> dict[str, Row]:
+    """The steps, each of a divided size."""
+    n_questions = max(1000 // divide, 4)
+    cells, copies = f"runs of {n_questions} questions", partial(sweep_prepare, n_questions=n_questions)
+    whole = {
+        "page": Row("a run's page", "questions × 5", 1000, page_prepare, page_work),
+        "build": Row("build of one shard", "sentences", 40_000, nothing, build_work),
+        "change": Row("one changed document", "documents of 100 sentences", 140, change_prepare, change_work),
+        "resume": Row("resume, all calls recorded", "questions × 5", 40, run_prepare, resume_work),
+        "bundle": Row("bundle", "questions × 5", 40, run_prepare, bundle_work),
+        "sweep": Row("tables of a sweep", cells, 30, copies, sweep_work),
+        "search": Row("flat search on CPUs", "vectors of 384", 100_000, nothing, search_work),
+        "nodes": Row("node table of a retriever", "sentences", 20_000, nodes_prepare, nodes_work),
+    }
+    return {name: replace(row, size=max(row.size // divide, 1)) for name, row in whole.items()}
+
+
+ROWS = tuple(rows())
 
 
 def print_table(names: Sequence[str], divide: int, together: bool = False) -> None:
@@ -244,13 +250,13 @@ def print_table(names: Sequence[str], divide: int, together: bool = False) -> No
     print(f"load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores")
     print(f"{'step':<28}{'figure':<18}{'1 ×':>10}{'10 ×':>10}{'100 ×':>10}  size at 1 ×")
     with ProcessPoolExecutor(1, mp_context=SPAWN) as preparing:  # one for all: it loads the encoder's libraries once
-        for row in (ROWS[name] for name in names):
-            size = max(row.size // divide, 1)
-            one, ten = (measure(row, n, preparing, together) for n in (size, 10 * size))
+        of_size = rows(divide)
+        for row in (of_size[name] for name in names):
+            one, ten = (measure(row, n, preparing, together) for n in (row.size, 10 * row.size))
             for figure, first in one.items():
                 slope = (ten[figure] - first) / 9
                 figures = "".join(f"{value:>10,.1f}" for value in (first, ten[figure], max(first + 99 * slope, 0.0)))
-                print(f"{row.what:<28}{figure:<18}{figures}  {size:,} {row.unit}", flush=True)
+                print(f"{row.what:<28}{figure:<18}{figures}  {row.size:,} {row.unit}", flush=True)
 
 
 def measure(row: Row, size: int, preparing: ProcessPoolExecutor, together: bool) -> dict[str, float]:
