@@ -233,6 +233,11 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="gold answers: CSV, JSON lines or Parquet (default: the run's question file if it has them)",
     )
+    report.add_argument(
+        "--cluster",
+        metavar="COLUMN",
+        help="interval of the scores with questions of one value, such as of one ref_id, taken as one",
+    )
     report.add_argument("-o", "--output", metavar="HTML", help="the page (default RUN/report.html)")
 
     runs = _add(commands, run.runs)

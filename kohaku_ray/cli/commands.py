@@ -572,7 +572,8 @@ def report(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.pages.report import write_report
     from kohaku_ray.run.collection.sources import resolve
 
-    page = write_report(arguments.run, arguments.truth and resolve(arguments.truth), arguments.output)
+    truth = arguments.truth and resolve(arguments.truth)
+    page = write_report(arguments.run, truth, arguments.output, arguments.cluster)
     print_result(page)
     return Outcome(page, ReportResult(page))
 

@@ -95,10 +95,10 @@ def compare_files(
     rows = [[scorer.score_question(truth.rows[key], each.rows[key]) for key in keys] for each in submissions]
     split, clusters = None, None
     if cluster is not None:
-        of_question = dict(zip(truth.rows, labels_of(truth, cluster), strict=True))
+        of_question = labels_of(truth, cluster)
         clusters = [of_question[key] for key in keys]
     if by is not None:
-        label = dict(zip(truth.rows, labels_of(truth, by), strict=True))
+        label = labels_of(truth, by)
         each = [scorer.aggregate_by(file, [label[key] for key in keys]) for file in rows]
         split = split_of(by, {name: tuple(file[name] for file in each) for name in each[0]})
     return Comparing(

@@ -139,7 +139,7 @@ def run_score(
             if by is not None:
                 record |= {"by": by, "label": label}
             if cluster is not None:
-                names = labels_of(gold, cluster)
+                names = [*labels_of(gold, cluster).values()]
                 interval = score_interval(metric, rows, names)
                 record |= {"low": interval.low, "high": interval.high, "n_clusters": len({*names})}
             if metric.figures is not None and (whole := metric.figures(part, submission)) is not None:
@@ -188,8 +188,8 @@ def _by_label(compute: FiguresOf, truth: Submission, given: Submission, by: str)
 def parts_of(truth: Submission, by: str) -> dict[str, Submission]:
     """Split a truth by the label of each question in a column; labels as ``public_first`` orders them."""
     parts: dict[str, dict[str, SubmissionRow]] = {}
-    for label, (key, row) in zip(labels_of(truth, by), truth.rows.items(), strict=True):
-        parts.setdefault(label, {})[key] = row
+    for key, label in labels_of(truth, by).items():
+        parts.setdefault(label, {})[key] = truth.rows[key]
     return {label: replace(truth, rows=parts[label]) for label in public_first(parts)}
 
 
@@ -198,8 +198,8 @@ def public_first(labels: Iterable[str]) -> list[str]:
     return sorted(labels, key=lambda label: label.casefold() != "public")
 
 
-def labels_of(truth: Submission, by: str) -> list[str]:
-    """Read the label of each question in a column of the truth.
+def labels_of(truth: Submission, by: str) -> dict[str, str]:
+    """Read the label of each question in a column of the truth, by question id.
 
     Raises:
         DataError: There is no such column.
@@ -208,7 +208,7 @@ def labels_of(truth: Submission, by: str) -> list[str]:
         near = difflib.get_close_matches(by, truth.header, 1)
         hint = f" Did you mean {near[0]}?" if near else ""
         raise DataError(f"{truth.path}: has no column {by}; its columns are {', '.join(truth.header)}.{hint}")
-    return [row.columns.get(by, "").strip() or _EMPTY for row in truth.rows.values()]
+    return {key: row.columns.get(by, "").strip() or _EMPTY for key, row in truth.rows.items()}
 
 
 def file_report(truth: Submission, submission: Submission, classifier: Metric | None = None) -> FileReport:

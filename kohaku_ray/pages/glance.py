@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from kohaku_ray.evaluation.paired import score_interval
@@ -24,7 +25,7 @@ from kohaku_ray.pages.questions import (
 from kohaku_ray.pages.text import list_link
 from kohaku_ray.run.record.files import RunFiles
 from kohaku_ray.run.record.summary import pluralize
-from kohaku_ray.run.tables import SPENT
+from kohaku_ray.run.tables import SCHEMAS, SPENT
 
 if TYPE_CHECKING:
     import polars as pl
@@ -109,11 +110,12 @@ def causes_of(views: Sequence[QuestionView], class_notes: Mapping[str, str]) -> 
 
 
 def score_lines(gold: Gold) -> list[ScoreLine]:
-    """Score a run with each metric, and give the interval that resampled questions would have."""
+    """Score a run with each metric, and give the interval that resampled questions, or clusters, would have."""
     lines = []
     for metric in gold.metrics:
         rows = list(gold.scores[metric.name].values())
-        interval = score_interval(metric, rows)
+        clusters = None if gold.clusters is None else [gold.clusters[row.question_id] for row in rows]
+        interval = score_interval(metric, rows, clusters)
         ends = (None, None) if interval.reason else (interval.low, interval.high)
         lines.append(ScoreLine(metric.name, metric.aggregate(rows).score, *ends, len(rows)))
     return lines
@@ -129,8 +131,13 @@ def coverage(views: Sequence[QuestionView]) -> Coverage:
 
 
 def read_usage(run: RunFiles) -> pl.DataFrame:
-    """Read what the costs of a run are counted from: a row per model call."""
-    return run.columns("usage", "question_id", "role", "attempt", "key", "source", "deployment", *SPENT)
+    """Read what the costs of a run are counted from: a row per model call, of its texts those that are few."""
+    import polars as pl
+
+    names = ["question_id", "role", "attempt", "key", "source", "deployment", *SPENT]
+    empty = pl.DataFrame(SCHEMAS["usage"].empty_table().select(names))
+    batches = chain([empty], run.batches("usage", *names))
+    return pl.concat([batch.with_columns(pl.col("question_id", "key").hash()) for batch in batches])
 
 
 def tokens_of(usage: pl.DataFrame) -> tuple[int, int]:

@@ -100,7 +100,7 @@ class Packed:
     """
 
     def __init__(self) -> None:
-        self._chunks: list[str] = []
+        self._chunks: list[bytes] = []
         self._parts: list[str] = []
         self._n_chars = self.n_bytes = 0
 
@@ -115,20 +115,25 @@ class Packed:
 
     def n_bytes_so_far(self) -> int:
         """Count the bytes that all parts take so far, those of the unfinished chunk too."""
-        return self.n_bytes + (len(_pack(self._parts)) if self._parts else 0)
+        return self.n_bytes + (_written_bytes(_pack(self._parts)) if self._parts else 0)
 
     def elements(self) -> Iterator[Markup]:
         """Write each chunk as an element of the page; they stand before its script."""
         if self._parts:
             self._finish()
-        for number, text in enumerate(self._chunks):
+        for number, chunk in enumerate(self._chunks):
+            text = base64.b64encode(chunk).decode()
             yield Markup(f'<script type="text/plain" id="chunk-{number}">{text}</script>\n')  # noqa: S704 - base64
 
     def _finish(self) -> None:
         self._chunks.append(_pack(self._parts))
-        self.n_bytes += len(self._chunks[-1])
+        self.n_bytes += _written_bytes(self._chunks[-1])
         self._parts, self._n_chars = [], 0
 
 
-def _pack(parts: list[str]) -> str:
-    return base64.b64encode(zlib.compress(_BETWEEN.join(parts).encode(), 6)).decode()
+def _pack(parts: list[str]) -> bytes:
+    return zlib.compress(_BETWEEN.join(parts).encode(), 6)
+
+
+def _written_bytes(chunk: bytes) -> int:
+    return 4 * -(-len(chunk) // 3)  # in base64

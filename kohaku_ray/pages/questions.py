@@ -30,9 +30,6 @@ FAILED, NO_ANSWER, VOTE, NOT_INDEXED, RETRIEVAL, READING, IN_THE_REST = CAUSES =
 _NAMES = ("node_id", "doc_id", "note")
 """Columns of trace.parquet that may hold what a reference is to."""
 
-_COUNTED = ("member", "attempt", "measures", "error")
-"""Columns of answers.parquet that are counted over all questions."""
-
 Tokens = Mapping[int, tuple[int, int]]
 """Tokens of a question's prompts, and generated ones, by member."""
 
@@ -144,7 +141,7 @@ class QuestionView:
 
     def summary(self) -> QuestionView:
         """Leave out what only the opened question shows: its steps, its documents, and its members' texts."""
-        members = tuple(replace(member, row={name: member.row[name] for name in _COUNTED}) for member in self.members)
+        members = tuple(replace(member, row=_counted(member.row)) for member in self.members)
         vote = {name: self.vote[name] for name in ("question_id", "question")}
         truth = self.truth and replace(self.truth, citations=())
         return replace(self, vote=vote, truth=truth, citations=(), steps=(), members=members)
@@ -224,6 +221,12 @@ class QuestionView:
         return {RIGHT: "right", IN_PART: "part", WRONG: "wrong"}.get(self.outcome, "plain")
 
 
+def _counted(row: RunRow) -> RunRow:
+    """Keep what is counted over all questions of an answer."""
+    measured = {name: value for name, value in row["measures"].items() if name.endswith("tokens")}
+    return {"attempt": row["attempt"], "error": row["error"], "measures": measured}
+
+
 @dataclass(frozen=True, slots=True)
 class Gold:
     """A truth file with every question's scores, by metric (the headline first) and question id."""
@@ -231,6 +234,7 @@ class Gold:
     truth: Submission
     metrics: tuple[Metric, ...]
     scores: Mapping[str, Mapping[str, QuestionScore]]
+    clusters: Mapping[str, str] | None = None  # of questions that are resampled together, by question id
 
 
 def shown_steps(trace: Sequence[RunRow], n: int) -> list[tuple[StepRows, list[RunRow]]]:

@@ -7,16 +7,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 from markupsafe import Markup
 
 from kohaku_ray.documents.data.rows import HUB
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric
-from kohaku_ray.evaluation.report import ScoreReport
+from kohaku_ray.evaluation.report import ScoreReport, labels_of
 from kohaku_ray.index.store import Index
 from kohaku_ray.pages.evidence import Documents, NodeLocations, Pictures, open_index
 from kohaku_ray.pages.glance import (
@@ -49,7 +49,7 @@ from kohaku_ray.run.record.files import RunFiles, read_run
 from kohaku_ray.run.record.scoring import score_run
 from kohaku_ray.run.record.summary import describe_errors, describe_flags, describe_servers, spent
 from kohaku_ray.run.tables import SHARED
-from kohaku_ray.storage import is_file, join_path, publish
+from kohaku_ray.storage import is_file, join_path, publish, publishing
 from kohaku_ray.table import Column, Table
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Inputs:
         return NodeLocations(self.index.nodes if self.index else None, wanted, self.documents.titles)
 
 
-def write_report(run: str, truth: str | None = None, output: str | None = None) -> str:
+def write_report(run: str, truth: str | None = None, output: str | None = None, cluster: str | None = None) -> str:
     """Write a run's page, one HTML file that needs nothing beside it, and return its path.
 
     What a question shows when it is opened is packed (see ``Packed``), so that a long run opens at once.
@@ -124,29 +124,31 @@ def write_report(run: str, truth: str | None = None, output: str | None = None) 
         run: The run's directory.
         truth: A CSV with gold answers; None: the run's own question file. Without any the page has no scores.
         output: Path of the page; None: ``report.html`` in the run's directory.
+        cluster: A column of the gold answers, such as ``ref_id``, by whose values the scores' intervals resample.
 
     Raises:
         DataError: The run has not finished, a file is damaged or missing, or the page cannot be written.
     """
-    inputs = gather(read_run(run), own_truth(run) if truth is None else truth)
+    inputs = gather(read_run(run), own_truth(run) if truth is None else truth, cluster)
     target = output if output is not None else join_path(inputs.run.path, "report.html")
-    page = next(page for limits in LIMITS if (page := _render(inputs, limits)) is not None)
-    publish(target, seal_page(page))
-    if output is None and inputs.scores:  # for the list of all runs
-        lines = [
-            {"metric": line.metric, "score": line.score, "low": line.low, "high": line.high} for line in inputs.scores
-        ]
+    lines = [
+        {"metric": line.metric, "score": line.score, "low": line.low, "high": line.high, "cluster": cluster}
+        for line in inputs.scores  # before the questions: resampling takes some memory for a moment
+    ]
+    with publishing(target, "free the disk or choose another output") as temporary:
+        next(limits for limits in LIMITS if _write_page(inputs, limits, temporary))
+    if output is None and lines:  # for the list of all runs
         publish(join_path(inputs.run.path, SCORES), json.dumps({"scores": lines}, indent=1).encode())
     return target
 
 
-def gather(run: RunFiles, truth: str | None) -> Inputs:
-    """Score a run by a CSV with gold answers (None: by none), and open its index.
+def gather(run: RunFiles, truth: str | None, cluster: str | None = None) -> Inputs:
+    """Score a run by a CSV with gold answers (None: by none), and open its index; ``cluster``: see ``write_report``.
 
     Raises:
         DataError: The truth is damaged or missing.
     """
-    gold, report, why_unscored = _scores(run, truth)
+    gold, report, why_unscored = _scores(run, truth, cluster)
     # As configured, or beside the run's files when the run was moved.
     paths = (run.setting("index", "path"), join_path(run.path, "index"))
     index, why_no_index = open_index(path for path in paths if isinstance(path, str))
@@ -163,7 +165,7 @@ def gather(run: RunFiles, truth: str | None) -> Inputs:
     return Inputs(run, gold, report, _documents(run, index), index, notes, why_unscored)
 
 
-def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport | None, str]:
+def _scores(run: RunFiles, truth: str | None, cluster: str | None) -> tuple[Gold | None, ScoreReport | None, str]:
     if truth is None:
         return None, None, "No truth was given, so nothing is scored."
     if not truth.startswith(HUB) and not is_file(truth):
@@ -174,7 +176,8 @@ def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport 
         return None, None, why_not
     rows = {metric.name: metric.score(scored.truth, run.submission) for metric in scored.metrics}
     scores = {name: {row.question_id: row for row in question_scores} for name, question_scores in rows.items()}
-    return Gold(scored.truth, scored.metrics, scores), scored.report, scored.note
+    clusters = None if cluster is None else labels_of(scored.truth, cluster)
+    return Gold(scored.truth, scored.metrics, scores, clusters), scored.report, scored.note
 
 
 def _documents(run: RunFiles, index: Index | None) -> Documents:
@@ -188,8 +191,8 @@ def _documents(run: RunFiles, index: Index | None) -> Documents:
     return Documents({row["doc_id"]: row["title"] for row in rows if row["title"]}, urls, indexed)
 
 
-def _render(inputs: Inputs, limits: PageLimits) -> bytes | None:
-    """Render the page; None where it would exceed ``MAX_BYTES``, unless these are the smallest limits.
+def _write_page(inputs: Inputs, limits: PageLimits, path: str) -> bool:
+    """Write the page; False where it would exceed ``MAX_BYTES``, unless these are the smallest limits.
 
     Questions are read, rendered and packed one after the other: what the page holds of a question is all that stays.
     """
@@ -207,8 +210,9 @@ def _render(inputs: Inputs, limits: PageLimits) -> bytes | None:
             if len(listed) % SAMPLE == 0 and limits != LIMITS[-1]:
                 expected = (packed.n_bytes_so_far() + n_bytes) * n_shown / len(listed)
                 if expected > MAX_BYTES * SURE:
-                    return None
+                    return False
         every.append(view)
+    pa.default_memory_pool().release_unused()  # what reading took: 24 MiB of 10,000 questions
     pieces = environment.get_template("report.html.j2").generate(
         view_run(inputs, every, n_shown),
         listed=listed,
@@ -217,10 +221,9 @@ def _render(inputs: Inputs, limits: PageLimits) -> bytes | None:
         packed=packed,
         pictures=pictures,
     )
-    page = BytesIO()  # piece by piece: whole as text and as bytes it would be in memory four times
-    page.writelines(piece.encode() for piece in pieces)
-    encoded = page.getvalue()
-    return encoded if len(encoded) <= MAX_BYTES or limits == LIMITS[-1] else None
+    with open(path, "wb") as file:  # piece by piece: whole as text and as bytes it would be in memory four times
+        file.writelines(seal_page(piece.encode() for piece in pieces))
+        return file.tell() <= MAX_BYTES or limits == LIMITS[-1]
 
 
 def _pictured(inputs: Inputs, limits: PageLimits) -> tuple[str | None, list[str]]:
@@ -246,6 +249,7 @@ def view_run(inputs: Inputs, every: Sequence[QuestionView], n_shown: int) -> dic
         "notes": inputs.notes,
         "why_unscored": inputs.why_unscored,
         "scores": inputs.scores,
+        "n_clusters": inputs.gold and inputs.gold.clusters and len({*inputs.gold.clusters.values()}),
         "costs": cost_lines(run, usage),
         "covered": coverage(every),
         "leads": leads(every, causes, n_shown),

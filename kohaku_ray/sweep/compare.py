@@ -384,7 +384,7 @@ def group_scores(
     are left out.
     """
     named = [truth for truth in truths if by in truth.header]
-    label = {key: group for truth in named for key, group in zip(truth.rows, labels_of(truth, by), strict=True)}
+    label = {key: group for truth in named for key, group in labels_of(truth, by).items()}
     is_blank = {key: metric.unanswerable(row) for truth in named for key, row in truth.rows.items()}
     cells: dict[str, tuple[str, SweepCell]] = {}
     for table in tables:

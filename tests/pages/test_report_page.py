@@ -1,3 +1,4 @@
+import json
 import random
 import shutil
 import subprocess
@@ -103,6 +104,20 @@ def test_the_views_of_a_run_are_its_figures(small):
     evidence = questions["q1"].steps[1].items
     assert evidence[0].path == ("Report", "Load", "paragraph 0", "sentence 1")
     assert (evidence[0].page, evidence[0].is_cited, evidence[0].is_gold) == (4, True, True)
+
+
+def test_the_interval_of_a_page_takes_the_questions_of_a_cluster_as_one(small, tmp_path):
+    """q1 and q3 cite a2024, q2 b2025, q4 none: three clusters."""
+    run = shutil.copytree(small[0], tmp_path / "run")
+    shown = page_of(run, small[1], cluster="ref_id")
+    assert "(bootstrap over 3 clusters of them)" in shown
+    assert "(bootstrap over questions)" in page_of(*small)
+    noted = json.loads((run / "scores.json").read_text())["scores"][0]
+    interval = paired_bootstrap([1.0, 0.1, 0.925, 1.0], clusters=["a", "b", "a", "none"])
+    assert noted["cluster"] == "ref_id"
+    assert (noted["low"], noted["high"]) == pytest.approx((interval.low, interval.high))
+    with pytest.raises(DataError, match=r"has no column ref; its columns are .*ref_id"):
+        write_report(str(run), str(small[1]), cluster="ref")
 
 
 def test_what_is_counted_of_a_question_does_not_depend_on_whether_it_is_shown(small, tmp_path):

@@ -289,14 +289,18 @@ _WAY_OUT = "free the disk or its rights, or set run to another directory; model 
 _SEAL = b"<!-- sha256 "
 
 
-def seal_page(page: bytes) -> bytes:
+def seal_page(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """End a page with the digest of what comes before, since it may be written again long after its run."""
-    return b"".join((page, _SEAL, hashlib.sha256(page).hexdigest().encode(), b" -->\n"))
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+        yield piece
+    yield _SEAL + digest.hexdigest().encode() + b" -->\n"
 
 
 def is_sealed(page: bytes) -> bool:
     """Return whether a page is as ``seal_page`` made it."""
-    return page == seal_page(page[: page.rfind(_SEAL)])
+    return page == b"".join(seal_page([page[: page.rfind(_SEAL)]]))
 
 
 def facts_of(config: Config) -> dict[str, Any]:

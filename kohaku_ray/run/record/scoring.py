@@ -77,7 +77,7 @@ def _score_run(
         return None, f"Nothing is scored: {error}"
     except DataError as error:
         return None, f"Nothing is scored, {name} is no truth file: {error}"
-    answered = read_submission(predicted).rows
+    answered = dict.fromkeys(read_submission(predicted).rows)
     if answered and not given.rows.keys() & answered.keys():
         return None, (
             f"Nothing is scored: none of the {len(given.rows)} ids of {name} is in the run: there it is "
