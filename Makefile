@@ -27,7 +27,7 @@ BESIDE_RAY := --numprocesses $(shell expr $(CORES) / 2 '|' 1) --maxprocesses 4 -
 # Rooms with tests on the session's cluster, and those with tests that are killed or damaged: others need not be collected
 # there (a test of the suite holds both lists).
 ON_RAY := tests/engine tests/docs tests/index/test_endpoint_vllm.py tests/systems/narrative
-KILLED := tests/engine tests/index/test_damage.py tests/run/test_directory.py tests/run/test_segments.py
+KILLED := tests/engine tests/index/test_damage.py tests/run/test_directory.py tests/run/test_segments.py tests/run/test_batches.py
 
 .PHONY: help setup demo demo-model test checks test-slow test-chaos lint types contracts unit unit-ray slow slow-ray \
 	kills properties reproduce bench bench-gpu docs first-table size format clean

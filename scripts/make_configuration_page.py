@@ -21,6 +21,7 @@ from kohaku_ray.documents.settings import DocumentsConfig
 from kohaku_ray.ensemble import settings as ensemble
 from kohaku_ray.index import settings as index
 from kohaku_ray.models.backend import PriceConfig
+from kohaku_ray.models.batch_api import BatchConfig
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.models.transformers import TransformersConfig
@@ -78,6 +79,7 @@ TEXTS = {
     "project": "water",
     "title": "Depth and rerank",
     "tokenizer": "/models/big",
+    "window": "7d",
     "uri": "sqlite:///runs/mlflow.db",
 }
 """Examples of texts that no preset sets."""
@@ -145,6 +147,7 @@ def every_section() -> Iterator[tuple[str, str, type[Settings]]]:
     yield "ensemble.vote", "ensemble.vote.", ensemble.VoteRule
     for kind, section in KINDS.items():
         yield f"deployments.NAME, kind {kind}", "deployments.big.", section
+    yield "deployments.NAME.batch", "deployments.big.batch.", BatchConfig
     yield "deployments.NAME.price", "deployments.big.price.", PriceConfig
     yield "budget", "budget.", sections.BudgetConfig
     yield "ledger", "ledger.", sections.LedgerConfig

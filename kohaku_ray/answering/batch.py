@@ -71,10 +71,7 @@ async def ask_lines(
     Raises:
         DataError: The ledger or the output cannot be written.
     """
-    n_slots = {
-        key: int((1 + QUEUED) * deployment.max_ongoing) * deployment.most_replicas
-        for key, deployment in models.deployments.items()
-    }
+    n_slots = {key: int((1 + QUEUED) * deployment.most_in_flight) for key, deployment in models.deployments.items()}
     slots = {key: asyncio.Semaphore(n_slots[key]) for key in applications}
     most, n_lost = AHEAD * sum(n_slots[key] for key in applications), 0
     counted_keys: set[str] = set()
@@ -111,7 +108,7 @@ async def ask_lines(
 
     def count_used(line: BatchLine, ledger_reply: LedgerReply) -> dict[str, Any]:
         reply = ledger_reply.entry.reply
-        cost = dollars(reply, models.deployments[line.deployment].price)
+        cost = dollars(reply, models.deployments[line.deployment].paid_price)
         return {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens, "dollars": cost}
 
     async def write_first() -> None:

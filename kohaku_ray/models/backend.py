@@ -12,7 +12,7 @@ from pydantic import Field
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.gguf import converted, is_gguf
 from kohaku_ray.index.identity import locate_model
-from kohaku_ray.settings import ModelPath, PositiveInt, Settings, is_model_path
+from kohaku_ray.settings import ModelPath, PositiveInt, Settings, Share, is_model_path
 
 
 class PriceConfig(Settings):
@@ -26,6 +26,14 @@ class PriceConfig(Settings):
     """Per million generated tokens."""
     gpu_hour: Annotated[float, Field(ge=0)] = 0.0
     """Per GPU hour."""
+    batch: Share = 0.5
+    """Share of these that a call by a batch costs."""
+
+    @property
+    def by_batch(self) -> PriceConfig:
+        """The prices of calls by batches."""
+        priced = ("prompt", "cached", "completion", "gpu_hour")
+        return self.model_copy(update={name: getattr(self, name) * self.batch for name in priced})
 
 
 class BackendConfig(Settings):
@@ -53,6 +61,16 @@ class BackendConfig(Settings):
     def adapter(self) -> str | None:
         """LoRA adapter that calls ask for, of a model that ``VllmConfig.with_adapter`` made; None: none."""
         return None
+
+    @property
+    def most_in_flight(self) -> int:
+        """Calls that all replicas answer at once."""
+        return int(getattr(self, "max_ongoing", 1)) * self.most_replicas
+
+    @property
+    def paid_price(self) -> PriceConfig:
+        """What a call is paid."""
+        return self.price
 
     application: str | None = None
     """A Serve application that runs already (see `cluster/rayservice.yaml`); None: the job starts its own."""

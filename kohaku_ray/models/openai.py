@@ -10,14 +10,15 @@ import os
 import random
 import re
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
-from pydantic import SerializerFunctionWrapHandler, model_serializer
+from pydantic import BeforeValidator, SerializerFunctionWrapHandler, model_serializer
 
 from kohaku_ray.errors import (
     ConfigError,
@@ -28,7 +29,8 @@ from kohaku_ray.errors import (
     UnfinishedReplyError,
     did_you_mean,
 )
-from kohaku_ray.models.backend import ModelConfig
+from kohaku_ray.models.backend import ModelConfig, PriceConfig
+from kohaku_ray.models.batch_api import BatchConfig
 from kohaku_ray.models.completion import (
     SchemaMode,
     as_object,
@@ -60,6 +62,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def _batch_settings(value: Any) -> Any:
+    """Take ``true`` for batches as they are by default, and ``false`` for none."""
+    return ({} if value else None) if isinstance(value, bool) else value
+
+
 class OpenAIConfig(ServerSettings, ModelConfig):
     """Any OpenAI-compatible server."""
 
@@ -83,6 +90,18 @@ class OpenAIConfig(ServerSettings, ModelConfig):
     """Tokenizer name or path for counting prompts; None: the index's own counts."""
     revision: str | None = None
     """Revision of the tokenizer on the hub; None: the default branch."""
+    batch: Annotated[BatchConfig | None, BeforeValidator(_batch_settings)] = None
+    """`true`, or settings: calls are gathered to files and sent by the server's batch API; None: one by one."""
+
+    @property
+    def most_in_flight(self) -> int:
+        """Calls that may be in flight; of batches, a file's."""
+        return super().most_in_flight if self.batch is None else self.batch.max_requests
+
+    @property
+    def paid_price(self) -> PriceConfig:
+        """What a call is paid; by a batch, ``price.batch`` of it."""
+        return self.price if self.batch is None else self.price.by_batch
 
     @property
     def window(self) -> int:
@@ -108,6 +127,11 @@ class OpenAIConfig(ServerSettings, ModelConfig):
 
     def check(self, here: bool) -> None:
         """Check the address, the headers and the key; see ``BackendConfig.check``."""
+        if self.batch is not None and (self.application is not None or self.replicas > 1):
+            given = f"application {self.application}" if self.application is not None else f"replicas {self.replicas}"
+            raise ConfigError(
+                f"batch is set and {given}: one process gathers all calls to files; leave one of them out"
+            )
         self.make_backend(with_key=self.application is None)
 
     def make_backend(self, limiter: Limiter | None = None, *, with_key: bool = True) -> OpenAIBackend:
@@ -243,6 +267,37 @@ class _Response(NamedTuple):
         return self.hide(clean_text(" ".join(self.body.decode("utf-8", "replace").split())))
 
 
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """How a request is written, as the server's refusals of it have taught; ``room`` is what its prompt leaves."""
+
+    dialect: Dialect
+    room: int | None = None
+
+    def write(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Write a request's fields as the server takes them."""
+        return self.dialect.write({**fields} if self.room is None else {**fields, "max_tokens": self.room})
+
+    @property
+    def notes(self) -> list[str]:
+        """What is said otherwise."""
+        lowered = "max_tokens is lowered where the prompt leaves less room"
+        return [*self.dialect.notes] if self.room is None else [*self.dialect.notes, lowered]
+
+    def adapted(self, fields: Mapping[str, Any], least: int, refusal: _Response, known: Dialect) -> Writing | None:
+        """Return how to write it after a refusal, with what is ``known`` meanwhile; None: the refusal stands."""
+        sent, asked = self.write(fields), fields.get("max_tokens") or 0
+        if self.room is None and (room := room_left(refusal.status, refusal.text, asked, least)) is not None:
+            return replace(self, room=room)
+        better = self.dialect
+        if refusal.status in (400, 422):
+            better |= known
+            if better.write(fields) == sent:
+                better = self.dialect.adapted(sent, refusal.text) or self.dialect
+        adapted = replace(self, dialect=better)
+        return None if adapted.write(fields) == sent else adapted
+
+
 class OpenAIBackend:
     """Sends each request as one POST, and retries temporary failures."""
 
@@ -290,14 +345,93 @@ class OpenAIBackend:
             TransientModelError: Every try failed; the message has their number and the last reason.
             ModelError: The server refuses the request.
         """
+        self.check_length(request)
+        return await self._try(lambda n_failed: self._ask(with_other_seed(request, n_failed)))
+
+    def check_length(self, request: ChatRequest) -> None:
+        """Raise a ``ContextOverflowError`` where the server would refuse a prompt for certain."""
         window = self._settings.window_tokens
-        if window != "auto" and request.least_tokens > window:  # the server refuses what is too long
+        if window != "auto" and request.least_tokens > window:
             raise ContextOverflowError(
                 f"the prompt has {request.n_chars} characters, at least {request.least_tokens} tokens, but the window "
                 f"of {self._model} is {window} tokens: let the system's settings give less context, or "
                 "raise deployments.*.window_tokens if the model takes more"
             )
-        return await self._try(lambda n_failed: self._ask(with_other_seed(request, n_failed)))
+
+    async def fields_of(self, request: ChatRequest) -> dict[str, Any]:
+        """Return a request's JSON values before any server has refused one of them."""
+        fields = await completion_body(request, self._model, self._settings.schema_mode) | self._settings.extra_body
+        if self._settings.send_priority:
+            fields["priority"] = request.priority
+        return fields
+
+    @property
+    def writing(self) -> Writing:
+        """How requests are written, as far as is known."""
+        return Writing(self._dialect)
+
+    async def read_outcome(self, request: ChatRequest, writing: Writing, status: int, values: Any) -> Reply | Writing:
+        """Read what a batch says of a request: the reply, or how to write it in the next one.
+
+        Raises:
+            UnfinishedReplyError: The reply failed: another seed may mend it.
+            TransientModelError: It failed, and may succeed another time.
+            ModelError: The server refuses it.
+        """
+        response = _Response(status, "", {}, bytearray(json.dumps(values).encode("ascii")), self._redacted)
+        outcome = self._read(response, values if 200 <= status < 300 else None, request.n_chars)
+        if isinstance(outcome, Reply):
+            return await self._finished(outcome, writing)
+        fields = await self.fields_of(request)
+        adapted = writing.adapted(fields, least_tokens(request.schema), outcome, self._dialect)
+        if adapted is None:
+            raise await self._named_refusal(outcome)
+        return adapted
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        fields: Mapping[str, Any] | None = None,
+        upload: tuple[str, IO[bytes], Mapping[str, str]] | None = None,
+        into: IO[bytes] | None = None,
+        longer_s: float = 0.0,
+        tries: int | None = None,
+        may_lack: bool = False,
+    ) -> Any:
+        """Send a request to the server's files and batches, up to ``max_tries`` times; returns its JSON values.
+
+        Args:
+            method: Of HTTP.
+            path: Below ``base_url``.
+            fields: JSON values that are sent.
+            upload: A file's name, itself, and the fields of the form beside it.
+            into: Gets the body, which is not read then.
+            longer_s: Added to ``timeout_s``.
+            tries: Most tries. Default: ``max_tries``.
+            may_lack: Whether None is returned where the server has nothing of this name.
+
+        Raises:
+            TransientModelError: Every try failed.
+            ModelError: The server refuses it.
+        """
+        body = None if fields is None else json.dumps(fields).encode("ascii")
+
+        async def send(_: int) -> Any:
+            for file in filter(None, (upload and upload[1], into)):
+                file.seek(0)
+            if into is not None:
+                into.truncate()
+            wait_s = self._settings.timeout_s + longer_s
+            response = await self._fetch(method, path, wait_s, body, upload=upload, into=into)
+            if may_lack and response.status == 404:
+                return None
+            if not 200 <= response.status < 300:
+                raise self._refusal(response, path.partition("?")[0])
+            return None if into is not None else load_values(response.body)
+
+        return await self._try(send, tries)
 
     async def post(self, path: str, fields: Mapping[str, Any], n_chars: int, read: Callable[[Any], T]) -> T:
         """Send JSON values to another path than that of chats, up to ``max_tries`` times.
@@ -334,15 +468,15 @@ class OpenAIBackend:
 
         return await self._try(send)
 
-    async def _try(self, send: Callable[[int], Awaitable[T]]) -> T:
-        """Send a request, up to ``max_tries`` times while the failure is temporary.
+    async def _try(self, send: Callable[[int], Awaitable[T]], most: int | None = None) -> T:
+        """Send a request, up to ``max_tries`` times, or ``most``, while the failure is temporary.
 
         ``send`` is told how many replies have failed that another seed may mend.
         """
         # Retries of a server's temporary failures alone. The others: a lost replica (engine/serving/handles), a blank
         # answer (the system's attempts), a lost actor (engine/actors/pool). docs/operations.md has their product.
-        failure, n_failed = TransientModelError("never tried"), 0
-        for tries in range(1, self._settings.max_tries + 1):
+        failure, n_failed, most = TransientModelError("never tried"), 0, most or self._settings.max_tries
+        for tries in range(1, most + 1):
             try:
                 return await send(n_failed)
             except TransientModelError as error:
@@ -355,7 +489,7 @@ class OpenAIBackend:
                         f"{MAX_RETRY_AFTER_S:g} s: repeat the command then ({failure})"
                     )
                 await self._limiter.penalise(failure.retry_after_s)
-            if tries < self._settings.max_tries:
+            if tries < most:
                 # Full jitter (Brooker 2015), also after Retry-After: otherwise all waiting requests return at once.
                 bound_s = min(MAX_BACKOFF_S, self._settings.backoff_s * 2 ** min(tries - 1, 30))
                 jitter_s = random.uniform(0.0, bound_s)  # noqa: S311  # a pause is no secret
@@ -371,34 +505,26 @@ class OpenAIBackend:
         What is changed for the server's sake is kept when the changed request has succeeded; a shorter reply, where the
         prompt leaves no more room, is this request's own.
         """
-        fields = await completion_body(request, self._model, self._settings.schema_mode) | self._settings.extra_body
-        if self._settings.send_priority:
-            fields["priority"] = request.priority
+        fields, writing = await self.fields_of(request), self.writing
         n_tokens = request.n_chars // CHARS_PER_TOKEN + request.max_tokens
-        dialect, notes = self._dialect, list[str]()
         while True:
-            sent = dialect.write(fields)
             await self._limiter.acquire(n_tokens)
-            outcome = await self._post(sent, request.n_chars)
+            outcome = await self._post(writing.write(fields), request.n_chars)
             if isinstance(outcome, Reply):
-                break
-            asked, least = fields.get("max_tokens") or 0, least_tokens(request.schema)
-            if (room := room_left(outcome.status, outcome.text, asked, least)) is not None and not notes:
-                fields["max_tokens"] = room
-                notes = ["max_tokens is lowered where the prompt leaves less room"]
-                continue
-            better = dialect
-            if outcome.status in (400, 422):
-                better |= await self._limiter.learn(Dialect())  # by others, while this request was under way
-                if better.write(fields) == sent:
-                    better = dialect.adapted(sent, outcome.text) or dialect
-            if better.write(fields) == sent:
+                return await self._finished(outcome, writing)
+            # What others have learnt while this request was under way.
+            known = await self._limiter.learn(Dialect()) if outcome.status in (400, 422) else Dialect()
+            adapted = writing.adapted(fields, least_tokens(request.schema), outcome, known)
+            if adapted is None:
                 raise await self._named_refusal(outcome)
-            dialect = better
-        if dialect != self._dialect:
-            self._dialect = await self._limiter.learn(dialect)
-        notes = [*dialect.notes, *notes, *filter(None, [outcome.note])]
-        return replace(outcome, note="; ".join(notes)) if notes else outcome
+            writing = adapted
+
+    async def _finished(self, reply: Reply, writing: Writing) -> Reply:
+        """Keep how a request was written that has succeeded; returns its reply with the notes on it."""
+        if writing.dialect != self._dialect:
+            self._dialect = await self._limiter.learn(writing.dialect)
+        notes = [*writing.notes, *filter(None, [reply.note])]
+        return replace(reply, note="; ".join(notes)) if notes else reply
 
     async def models(self, timeout_s: float | None = None) -> dict[str, int | None]:
         """List the server's models by name, each with its window in tokens where the server says it, as vLLM does.
@@ -442,10 +568,16 @@ class OpenAIBackend:
         """
         body = json.dumps(sent).encode("ascii")
         response = await self._fetch("POST", "chat/completions", self._settings.timeout_s, body)
+        values = None
         if 200 <= response.status < 300:
             # A large body's objects take far longer to make than the loop's other calls may wait.
             small = len(response.body) <= _INLINE_BYTES
             values = load_values(response.body) if small else await asyncio.to_thread(load_values, response.body)
+        return self._read(response, values, prompt_chars)
+
+    def _read(self, response: _Response, values: Any, prompt_chars: int) -> Reply | _Response:
+        """Read a response, whose ``values`` are its body's if it succeeded; see ``_post``."""
+        if 200 <= response.status < 300:
             if (status := error_status(values)) is None:
                 try:
                     reply = read_completion(values, prompt_chars)
@@ -471,8 +603,17 @@ class OpenAIBackend:
         named = await self.with_models(str(refusal))
         return (RefusedAccessError if named != str(refusal) else type(refusal))(named)
 
-    async def _fetch(self, method: str, path: str, timeout_s: float, content: bytes | None = None) -> _Response:
-        """Send one request and read the response.
+    async def _fetch(
+        self,
+        method: str,
+        path: str,
+        timeout_s: float,
+        content: bytes | None = None,
+        *,
+        upload: tuple[str, IO[bytes], Mapping[str, str]] | None = None,
+        into: IO[bytes] | None = None,
+    ) -> _Response:
+        """Send one request and read the response, or the body of one that succeeded ``into`` a file.
 
         Raises:
             TransientModelError: There is no response within ``timeout_s``.
@@ -489,13 +630,22 @@ class OpenAIBackend:
                 "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY and SSL_CERT_FILE (for a SOCKS proxy: pip install "
                 "'httpx[socks]')"
             ) from None
+        sent: dict[str, Any] = {"content": content}
+        if upload is not None:
+            name, file, form = upload
+            boundary = {"Content-Type": f"multipart/form-data; boundary={uuid.uuid4().hex}"}
+            sent = {"files": {"file": (name, file, "application/jsonl")}, "data": form, "headers": boundary}
         try:
-            async with asyncio.timeout(timeout_s), client.stream(method, path, content=content) as response:
+            async with asyncio.timeout(timeout_s), client.stream(method, path, **sent) as response:
                 if response.headers.get("Content-Encoding", "identity").strip().lower() not in _ENCODINGS:
                     raise ModelError(  # others, or one in another, may make gigabytes of one part
                         f"{self._model} at {self.shown_url}: the Content-Encoding is other than gzip and deflate"
                     )
+                is_kept = into is not None and response.is_success
                 async for part in response.aiter_bytes():
+                    if into is not None and is_kept:
+                        into.write(part)
+                        continue
                     body += part
                     if len(body) > most_mib * 2**20:
                         raise ModelError(
@@ -574,6 +724,8 @@ class OpenAIBackend:
             return f"check the key in {self._settings.api_key_env}"
         if status in (402, 429):
             return "its credit is used up: top up the account, then repeat the command, which asks only what is left"
+        if status in (404, 405, 501) and path.startswith(("files", "batches")):
+            return "the server has no batches: set deployments.*.batch to false"
         if status == 404 or 300 <= status < 400:
             return "check deployments.*.base_url (it ends with the version, such as /v1) and deployments.*.model"
         if path != "chat/completions":

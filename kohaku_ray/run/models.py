@@ -21,13 +21,16 @@ if TYPE_CHECKING:  # actors that count calls know no configuration
 IN_SHARDS = "in the ledger's shards: "
 """Begins the application of a baseline that the ledger's shards ask themselves; its settings as JSON follow."""
 
+BY_BATCH = "by batches: "
+"""Begins the application of a deployment whose calls an actor of the ledger gathers to files; a digest follows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Model:
     """The model of a role: where and how it is called.
 
     Attributes:
-        application: Serve application, or the baseline of ``IN_SHARDS``.
+        application: Serve application, or one of ``IN_SHARDS`` or ``BY_BATCH``.
         identity: Its identity in the ledger's keys.
         max_tokens: Longest reply; the model may reason for ``reasoning_tokens`` before it.
         window_tokens: Longest prompt plus reply, reasoning left out.
@@ -129,7 +132,7 @@ def model_of(config: Config, applications: Mapping[str, str], role: str, member:
         deployment=played.model,
         tokenizer=deployment.tokenizer,
         revision=deployment.revision,
-        price=deployment.price,
+        price=deployment.paid_price,
         adapter=deployment.adapter,
     )
 

@@ -20,6 +20,7 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.index.nodes import PARAGRAPH, SENTENCE
 from kohaku_ray.index.store import Index
+from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.models.request import request_key
 from kohaku_ray.records import Question, digest
 from kohaku_ray.run.collection.sources import questions_of
@@ -139,6 +140,8 @@ class Estimate:
     n_asked: int  # opening and answer calls of all runs if no answer is blank
     n_recorded: int  # replies in the ledger, of any run
     prompt_tokens: int  # context of the distinct answer calls if no answer is blank: their number times the budget
+    dollars: float  # of first answer calls with such prompts and replies of max_tokens, by single calls; 0: no prices
+    dollars_by_batch: float  # the same, of deployments that have batches by these
     is_bound: (
         bool  # else without a budget: the matches times the mean text that one of an index of these documents brings
     )
@@ -169,6 +172,7 @@ def estimate(plan: SweepPlan, recorded: RecordedKeys) -> Estimate:
     opening: dict[str, set[str]] = {}
     opening_again: dict[str, set[str]] = {}
     first: dict[str, tuple[int, int]] = {}
+    costs: dict[str, tuple[float, float]] = {}
     further: dict[str, int] = {}
     n_asked, is_bound = 0, True
     built_of = {repr(config.documents): path for path, config in plan.indexes.items() if is_there(path)}
@@ -191,6 +195,13 @@ def estimate(plan: SweepPlan, recorded: RecordedKeys) -> Estimate:
                 is_bound = False
                 longest = min(longest, math.ceil(uses.context_matches * _mean_parent_tokens(built)))
             first[shown] = (max(n_first, n), max(tokens, n * longest))
+            most_tokens = config.role(config.declaration.lead).max_tokens
+            price = config.models[name].price
+            priced = [
+                n * (longest * each.prompt + most_tokens * each.completion) / 1e6 for each in (price, price.by_batch)
+            ]
+            takes_batches = isinstance(config.models[name], OpenAIConfig)
+            costs[shown] = max(costs.get(shown, (0.0, 0.0)), (priced[0], priced[takes_batches]))
             retried = _what_is_shown(config, name, {*uses.retry_settings} - {*uses.further_settings})
             further[retried] = max(further.get(retried, 0), n * (uses.attempts - 1))
     known = {path: recorded(path) for path in opening}
@@ -204,6 +215,8 @@ def estimate(plan: SweepPlan, recorded: RecordedKeys) -> Estimate:
         n_asked=n_asked,
         n_recorded=sum(map(len, known.values())),
         prompt_tokens=sum(tokens for _, tokens in first.values()),
+        dollars=sum(single for single, _ in costs.values()),
+        dollars_by_batch=sum(by_batch for _, by_batch in costs.values()),
         is_bound=is_bound,
     )
 
@@ -289,6 +302,12 @@ def describe_plan(plan: SweepPlan, recorded: RecordedKeys) -> str:
         f"ledger    {costs.n_recorded:,} recorded replies; how many answers are among them shows when planning is done",
         f"tokens    {costs.context_tokens} of context in the distinct answer calls before retries",
     ]
+    if costs.dollars:
+        bound = "at most" if costs.is_bound else "about"
+        lines.append(
+            f"price     {bound} ${costs.dollars:,.2f} for these by single calls, ${costs.dollars_by_batch:,.2f} with "
+            "deployments.*.batch, each reply as long as max_tokens"
+        )
     if by := plan.loaded.sweep.by:
         asked = {repr(config.questions): config for config in plan.configs}.values()
         headers = [truth_of_sweep(config, find_metric(config.metrics[0])).header for config in asked]

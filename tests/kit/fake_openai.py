@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from kit.fake_batches import FakeBatches
 from kit.local_server import Action, LocalServer, error_body
 from kohaku_ray.models.openai import OpenAIBackend, OpenAIConfig
 
@@ -146,8 +147,15 @@ def completion(text: str | None, *, finish_reason: str = "stop", cached_tokens: 
 class FakeOpenAI(LocalServer):
     """The server, as a context manager; requests are answered concurrently, connections kept alive."""
 
-    def __init__(self, script: Script | None = None, models: list[str] | dict[str, int] | None = None) -> None:
-        self.models = models
+    def __init__(
+        self,
+        script: Script | None = None,
+        models: list[str] | dict[str, int] | None = None,
+        batches: FakeBatches | None = None,
+    ) -> None:
+        self.models, self.batches = models, batches
+        if batches is not None:
+            batches.answer = lambda body: completion(default_text(body))
         self._script = script or (lambda index, body: None)
         self.log: list[Received] = []
         super().__init__()
@@ -166,8 +174,15 @@ class FakeOpenAI(LocalServer):
         listed = [{"id": name, "object": "model", **extras.get(name, {})} for name in self.models]
         return Action(body={"object": "list", "data": listed})
 
+    def receive_get(self, path: str) -> Action:
+        """Answer a GET: of the models' list, or of the batch API."""
+        is_batch = self.batches is not None and path.startswith(("/v1/files", "/v1/batches"))
+        return self.batches.get(path) if is_batch else super().receive_get(path)
+
     def receive(self, path: str, headers: dict[str, str], raw: bytes) -> Action:
         """Log one request and say what to do with it."""
+        if self.batches is not None and path.startswith(("/v1/files", "/v1/batches")):
+            return self.batches.post(path, headers, raw)
         body = json.loads(raw)
         with self.lock:
             received = Received(len(self.log), time.monotonic(), path, headers, body)

@@ -58,6 +58,10 @@ class LocalServer:
     def list_models(self) -> Action:
         return not_found("/v1/models")
 
+    def receive_get(self, path: str) -> Action:
+        """Say what is done with a GET."""
+        return self.list_models() if path == "/v1/models" else not_found(path)
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self
@@ -107,8 +111,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(action)
 
     def do_GET(self) -> None:
-        is_models = self.path == "/v1/models"
-        self._send(self.server.plays.list_models() if is_models else not_found(self.path))
+        action = self.server.plays.receive_get(self.path)
+        if action.reset:
+            self._reset()
+        else:
+            self._send(action)
 
     def _reset(self) -> None:
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

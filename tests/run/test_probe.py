@@ -7,6 +7,7 @@ import socket
 
 import pytest
 from kit import tiny_llama
+from kit.fake_batches import FakeBatches
 from kit.fake_openai import Action, FakeOpenAI, completion, error_body
 
 from kohaku_ray.cli import main
@@ -46,6 +47,19 @@ def test_a_server_that_keeps_the_schema_is_described_in_one_line(probe):
     assert "tokens/s alone (3 in " in line
     assert [item.headers["authorization"] for item in server.log] == ["Bearer open-sesame"] * 2
     assert server.log[1].body["response_format"]["json_schema"]["schema"]["required"] == ["capital"]
+
+
+def test_a_server_without_batches_is_said_in_one_line(probe):
+    with FakeOpenAI(capital) as server:
+        code, out, err = probe(base_url=server.base_url, batch=True)
+    assert code != 0
+    [line] = [line for line in (out + err).splitlines() if "batch" in line]
+    assert "HTTP 404" in line
+    assert "the server has no batches: set deployments.mine.batch to false" in line
+    with FakeOpenAI(capital, batches=FakeBatches()) as server:
+        code, out, _ = probe(base_url=server.base_url, batch=True)
+    assert code == 0
+    assert ", calls by batches" in out
 
 
 @pytest.mark.parametrize("text", ["Paris.", '{"answer": "Paris"}'])

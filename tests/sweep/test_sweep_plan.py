@@ -71,6 +71,18 @@ def test_contexts_without_a_budget_are_estimated_by_a_built_index_of_the_same_do
     assert (budget.is_bound, budget.prompt_tokens) == (True, 3000)
 
 
+def test_a_plan_prices_calls_both_ways_where_deployments_have_prices(make_plan):
+    server = "kind: openai, base_url: 'http://127.0.0.1:1/v1', model: m, api_key_env: null"
+    price = "price: {prompt: 2.0, completion: 4.0, batch: 0.25}"
+    common = {"seeds": [0], "set": {"questions.limit": 10}, "axes": {"kohaku.top_k": [4]}}
+    asked = ["roles.answer.model=mine", "roles.answer.max_tokens=500", "kohaku.max_context_tokens=1000"]
+    plan = make_plan(f"deployments.mine={{{server}, {price}}}", *asked, **common)
+    estimated = estimate(plan, nothing)
+    assert (estimated.dollars, estimated.dollars_by_batch) == (0.04, 0.01), "10 calls of 1,000 tokens, replies of 500"
+    assert "price     at most $0.04 for these by single calls, $0.01 with" in describe_plan(plan, nothing)
+    assert "price " not in describe_plan(make_plan(f"deployments.mine={{{server}}}", *asked, **common), nothing)
+
+
 def test_cells_use_the_index_of_the_base_where_it_fits(make_plan, tmp_path, monkeypatch):
     def opened(config):
         if config.index.encoder.dim == 64:

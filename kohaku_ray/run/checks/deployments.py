@@ -7,8 +7,9 @@ from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.extensions import BUILT_IN
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
+from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.records import canonical_json, digest
-from kohaku_ray.run.models import IN_SHARDS
+from kohaku_ray.run.models import BY_BATCH, IN_SHARDS
 from kohaku_ray.systems.offline import ExtractiveConfig
 
 
@@ -24,8 +25,11 @@ def is_served(deployment: Deployment) -> bool:
     """Whether Ray Serve runs a deployment.
 
     The ledger's shards ask a baseline of one replica themselves: Serve takes 10 s of CPU to start, a call 2 ms. They
-    outlive a job, and may not find a module of another job: the baselines of the package's systems alone.
+    outlive a job, and may not find a module of another job: the baselines of the package's systems alone. Calls by
+    batches are gathered by an actor of the ledger.
     """
+    if isinstance(deployment, OpenAIConfig):
+        return deployment.batch is None
     if not isinstance(deployment, ExtractiveConfig):
         return True
     return deployment.application is not None or deployment.replicas > 1 or deployment.system not in BUILT_IN["systems"]
@@ -35,6 +39,8 @@ def application_name(name: str, deployment: Deployment) -> str:
     """Return a deployment's application name: equal settings give equal names, so that jobs share it."""
     if deployment.application is not None:
         return deployment.application
+    if isinstance(deployment, OpenAIConfig) and deployment.batch is not None:
+        return f"{BY_BATCH}{digest(deployment.model_dump(mode='json'), 8)}"  # no settings: they may hold a secret
     if not is_served(deployment):
         return f"{IN_SHARDS}{canonical_json(deployment.model_dump(mode='json'))}"
     return f"kohaku-ray-{name}-{digest(deployment.model_dump(mode='json'), 5)}"

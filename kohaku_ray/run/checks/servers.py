@@ -10,6 +10,7 @@ from typing import TypeVar
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.errors import ConfigError, DataError, ModelError, TransientModelError, did_you_mean
+from kohaku_ray.models.batch_api import BatchApi
 from kohaku_ray.models.openai import OpenAIBackend, OpenAIConfig
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import pluralize
@@ -94,6 +95,16 @@ def _run_on(deployment: OpenAIConfig, ask: Callable[[OpenAIBackend], Awaitable[T
     return run_apart(run())
 
 
+def _check_batches(name: str, deployment: OpenAIConfig) -> None:
+    """Raise a ``DataError`` where a server has no batches for a deployment that asks by them."""
+    assert deployment.batch is not None
+    settings = deployment.batch
+    try:
+        _run_on(deployment, lambda backend: BatchApi(backend, settings).check())
+    except ModelError as error:
+        raise DataError(str(error).replace("deployments.*", f"deployments.{name}")) from None
+
+
 def reach(name: str, deployment: OpenAIConfig) -> str:
     """Ask a server for the list of its models, which calls none; returns what it says of ours, in a few words.
 
@@ -108,7 +119,11 @@ def reach(name: str, deployment: OpenAIConfig) -> str:
     except ModelError as error:
         if "HTTP 401" in str(error) or "HTTP 403" in str(error):
             raise DataError(str(error).replace("deployments.*", where)) from None
+        if deployment.batch is not None:
+            _check_batches(name, deployment)
         return "it answers, without a list of its models"
+    if deployment.batch is not None:
+        _check_batches(name, deployment)
     if deployment.model not in models:
         more = ", …" if len(models) > MODELS_NAMED else ""
         named = ", ".join(list(models)[:MODELS_NAMED]) or "none"

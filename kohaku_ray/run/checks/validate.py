@@ -31,6 +31,7 @@ from kohaku_ray.evaluation.report import gold_oddities
 from kohaku_ray.evaluation.truth import read_gold, scored_rows
 from kohaku_ray.index import gpu
 from kohaku_ray.index.store import MANIFEST, Index
+from kohaku_ray.models.batch_api import BatchApi
 from kohaku_ray.models.openai import OpenAIBackend, OpenAIConfig
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.vllm import VllmConfig, describe_adapters
@@ -351,7 +352,8 @@ async def probe_chat(name: str, deployment: ChatDeployment, ask: AskModel) -> Pr
         begin = " ".join(shaped.text.split())[:60]
         schema = f"JSON schema not kept (replied {begin!r}), so replies are read as they come"
     notes = dict.fromkeys(note for reply in (plain, shaped) for note in reply.note.split("; ") if note)
-    facts = (f"{deployment.kind}, window {deployment.window:,} tokens", schema, speed, *notes)
+    by_batch = ["calls by batches"] if isinstance(deployment, OpenAIConfig) and deployment.batch is not None else []
+    facts = (f"{deployment.kind}, window {deployment.window:,} tokens", schema, speed, *by_batch, *notes)
     return Probed(f"{where}: {', '.join(facts)}")
 
 
@@ -372,6 +374,11 @@ async def probe_here(name: str, deployment: ChatDeployment) -> Probed:
             raise ModelError(await _explained(name, backend, error)) from error
 
     try:
+        if isinstance(deployment, OpenAIConfig) and deployment.batch is not None:
+            try:
+                await BatchApi(backend, deployment.batch).check()
+            except ModelError as error:
+                return Probed(str(error).replace("deployments.*", f"deployments.{name}"), is_usable=False)
         return await probe_chat(name, deployment, ask)
     finally:
         await backend.close()

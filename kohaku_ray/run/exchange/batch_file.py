@@ -19,13 +19,12 @@ from pydantic_core import from_json
 
 from kohaku_ray.config import Config
 from kohaku_ray.errors import ConfigError, DataError, did_you_mean
+from kohaku_ray.models.batch_api import URL
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply, UnstableError, canonical_json, digest, digest_text
 from kohaku_ray.run.lease import LeaseFile
 from kohaku_ray.settings import PositiveInt
 from kohaku_ray.storage import Directory
-
-URL = "/v1/chat/completions"
 
 MOST_LINE_MIB = 16
 """Longest line that is read."""

@@ -1,0 +1,623 @@
+"""Gather calls to files for a provider's batch API, follow the batches, and find them again after a kill.
+
+Beside the ledger's segments, `batches/` has a record of each batch, written before its file is sent: with the keys of
+its calls, and after its creation with the provider's id. A call whose key is in one waits for that batch and is not
+sent again. A record without an id is looked for in the provider's list by its name, so that what was created in the
+moment of a kill is not paid twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import IO
+
+from kohaku_ray.errors import (
+    DataError,
+    KohakuRayError,
+    ModelError,
+    StorageError,
+    TransientModelError,
+    UnfinishedReplyError,
+)
+from kohaku_ray.models.batch_api import TOKEN_LIMIT, BatchApi, BatchState, LineResult, batch_line
+from kohaku_ray.models.openai import OpenAIBackend, OpenAIConfig, Writing
+from kohaku_ray.models.request import ChatRequest, request_key, with_other_seed
+from kohaku_ray.records import Reply, digest, pluralize
+from kohaku_ray.run.segments import Entry, SegmentStore
+from kohaku_ray.storage import TEMPORARY, Directory
+
+FOLDER = "batches"
+
+FILE_TRIES = 3
+"""Files that ask one call before it fails: a line that three batches did not answer is no accident of one."""
+
+CANCEL_S = 660.0
+"""Seconds after which a cancelled batch is left: OpenAI's may be cancelling for ten minutes."""
+
+YOUNG_S = 1.0
+"""Shortest pause between two looks at a batch."""
+
+KEPT_S = 120.0
+"""Seconds for which replies that were handed out are kept: a shard of the ledger writes its own within `flush_s`."""
+
+_LOOKED_S = 2.0
+"""Seconds between two looks which of them are written."""
+
+_UNSEEN_TRIES = 10
+
+BREATH = 256
+"""Lines that are written or read before other calls of the event loop have their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """A batch on disk.
+
+    Attributes:
+        name: Its own, also in the provider's metadata.
+        server: Digest of the server's address and model: other deployments leave it.
+        model: Identity of the model in the ledger's keys.
+        keys: Of its calls; once it is read, of those that got a reply.
+        created: Time of ``time.time`` when it was written.
+        batch_id: The provider's id; None: the file is about to be sent.
+        is_read: Whether its replies were handed out: they count until the ledger has written them.
+    """
+
+    name: str
+    server: str
+    model: str
+    keys: tuple[str, ...]
+    created: float
+    batch_id: str | None = None
+    is_read: bool = False
+
+
+def server_digest(deployment: OpenAIConfig) -> str:
+    """Return what tells the batches of a deployment from others': not what it is called, or how calls are gathered."""
+    return digest([deployment.base_url, deployment.model_identity], 8)
+
+
+class BatchRecords:
+    """The records of a ledger's batches, and the segments that say which of their calls are recorded."""
+
+    def __init__(self, path: str) -> None:
+        """Name the ledger's directory."""
+        self._directory, self._store = Directory(path), SegmentStore(path)
+
+    def write(self, record: BatchRecord) -> None:
+        """Write a record in one step.
+
+        Raises:
+            DataError: It cannot be written.
+        """
+        self._directory.replace(f"{FOLDER}/{record.name}.json", json.dumps(asdict(record)).encode())
+
+    def remove(self, record: BatchRecord) -> None:
+        """Delete a record, if it is there."""
+        self._directory.remove(f"{FOLDER}/{record.name}.json")
+
+    def record_replies(self, replies: Sequence[tuple[str, Entry]]) -> None:
+        """Write replies that nobody asks for any more to a segment: shards that open the ledger later have them."""
+        if replies:
+            self._store.write(replies)
+
+    def open(self, server: str) -> list[BatchRecord]:
+        """Read a server's records, the oldest first; those whose replies the ledger has written are deleted.
+
+        Raises:
+            DataError: One cannot be read, so that its calls might be paid twice.
+        """
+        names = [name for name in self._directory.names(FOLDER) if not name.endswith(TEMPORARY)]
+        records = sorted((record for record in map(self._read, names) if record.server == server), key=_age)
+        recorded = self.recorded({key for record in records if record.is_read for key in record.keys})
+        left = []
+        for record in records:
+            keys = tuple(key for key in record.keys if not (record.is_read and key in recorded))
+            if keys:
+                left.append(replace(record, keys=keys))
+            else:
+                self.remove(record)
+        return left
+
+    def recorded(self, keys: Collection[str]) -> AbstractSet[str]:
+        """Return those of some keys that are in a segment now."""
+        return self._store.index(keys.__contains__).keys() if keys else frozenset()
+
+    def _read(self, name: str) -> BatchRecord:
+        try:
+            values = json.loads(self._directory.read(name).to_pybytes())
+            return BatchRecord(**{**values, "keys": tuple(values["keys"])})
+        except StorageError:
+            raise
+        except (DataError, ValueError, TypeError, LookupError) as error:
+            raise DataError(
+                f"{self._directory.full(name)} says which calls are in a batch of the provider's and cannot be read "
+                f"({error}): if that batch is done or cancelled there, delete the file, which makes its calls again"
+            ) from None
+
+
+def _age(record: BatchRecord) -> float:
+    return record.created
+
+
+@dataclass(slots=True)
+class _Line:
+    """A call that somebody waits for."""
+
+    request: ChatRequest
+    reply: asyncio.Future[Reply]
+    writing: Writing
+    n_files: int = 0
+    n_failed: int = 0  # replies that another seed may mend
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A batch under way; ``file_id`` None: found again, and this process has not sent its file."""
+
+    record: BatchRecord
+    file_id: str | None = None
+    n_done: int = 0
+    is_late: bool = False  # cancelled at its deadline
+    left: dict[str, str] = field(default_factory=dict)  # keys without an outcome, and why so far
+
+    @property
+    def age_s(self) -> float:
+        return time.time() - self.record.created
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """What batches do now: the calls that wait for a file, and files, lines and age of those that were sent."""
+
+    n_gathered: int = 0
+    n_batches: int = 0
+    n_lines: int = 0
+    n_done: int = 0
+    age_s: float = 0.0
+    trouble: str = ""  # why the provider was not reached the last time
+
+    def __str__(self) -> str:
+        """Say it in a few words; empty where nothing is asked."""
+        sent = (
+            f"{self.n_batches:,} batch{'' if self.n_batches == 1 else 'es'}, {self.n_done:,} of {self.n_lines:,} lines "
+            f"done, {self.age_s / 60:.0f} min since"
+        )
+        gathered = f"{pluralize(self.n_gathered, 'call')} gathered"
+        parts = (sent if self.n_batches else "", gathered if self.n_gathered else "", self.trouble)
+        return ", ".join(filter(None, parts))
+
+
+class BatchBackend:
+    """Answers calls by batches, for one event loop; a ``Backend`` whose calls wait for hours."""
+
+    def __init__(self, deployment: OpenAIConfig, server: OpenAIBackend, records: BatchRecords) -> None:
+        """Take a deployment with batches, its client, and the ledger's records."""
+        assert deployment.batch is not None
+        self.identity = deployment.model_identity
+        self._server, self._records, self._settings = server, records, deployment.batch
+        self._api, self._name = BatchApi(server, self._settings), server_digest(deployment)
+        self._singles = asyncio.Semaphore(deployment.max_ongoing)
+        self._lines: dict[str, _Line] = {}  # somebody waits for them
+        self._gathered: deque[str] = deque()  # of these, those that wait for a file
+        self._under_way: dict[str, _Batch] = {}  # by key
+        self._batches: dict[str, _Batch] = {}  # by name
+        self._left_over: dict[str, Reply] = {}  # of found batches, for calls that come later
+        self._handed_out: dict[str, Reply] = {}  # for KEPT_S: a shard may die before it has written them
+        self._looked_s, self._looking = 0.0, asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._opening: asyncio.Task[None] | None = None
+        self._gathering: asyncio.Task[None] | None = None
+        self._full, self._ended = asyncio.Event(), asyncio.Event()
+        self._last_s = 0.0  # when the last call came
+        self._most_lines = self._settings.max_requests
+        self._is_crowded = False  # the account takes no more tokens at once: one file after the other
+        self._trouble = ""
+
+    async def chat(self, request: ChatRequest) -> Reply:
+        """Answer one request: by the batch that has it already, or by the next one.
+
+        Raises:
+            ContextOverflowError: The prompt is longer than the model takes.
+            TransientModelError: ``FILE_TRIES`` batches did not answer it, or one had not ended at its deadline.
+            ModelError: The server refuses it, or all of its file.
+            DataError: The ledger's records cannot be read or written.
+        """
+        await self.open()
+        self._server.check_length(request)
+        key = request_key(request)
+        if (known := self._left_over.pop(key, None)) is not None:
+            return known
+        if key in self._handed_out and (lost := await self._find_lost(key)) is not None:
+            return lost
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = _Line(request, asyncio.get_running_loop().create_future(), self._server.writing)
+            if key not in self._under_way:
+                self._gather(key)
+        return await asyncio.shield(line.reply)
+
+    async def _find_lost(self, key: str) -> Reply | None:
+        """Return a reply that was handed out and is in no segment; None: it is in one, and is asked for again."""
+        async with self._looking:
+            if time.monotonic() - self._looked_s > _LOOKED_S:
+                for recorded in await asyncio.to_thread(self._records.recorded, {*self._handed_out}):
+                    self._handed_out.pop(recorded, None)
+                self._looked_s = time.monotonic()
+        return self._handed_out.get(key)
+
+    async def open(self) -> None:
+        """Find the batches that the ledger's records tell of, and follow them; once."""
+        if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
+            self._opening = asyncio.create_task(self._find_batches())
+        await asyncio.shield(self._opening)
+
+    async def close(self) -> None:
+        """Stop following; the batches go on, and are found again."""
+        for task in [*self._tasks, self._gathering, self._opening]:
+            if task is not None:
+                task.cancel()
+        await self._server.close()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no batch is under way and nobody waits."""
+        return not (self._lines or self._batches)
+
+    def progress(self) -> BatchProgress:
+        """Say what is under way."""
+        batches = self._batches.values()
+        n_lines, n_done = sum(len(batch.record.keys) for batch in batches), sum(batch.n_done for batch in batches)
+        age_s = max((batch.age_s for batch in batches), default=0.0)
+        return BatchProgress(len(self._gathered), len(batches), n_lines, n_done, age_s, self._trouble)
+
+    async def _find_batches(self) -> None:
+        for record in await asyncio.to_thread(self._records.open, self._name):
+            self._follow(_Batch(record))
+
+    def _gather(self, key: str) -> None:
+        self._gathered.append(key)
+        self._last_s = time.monotonic()
+        if len(self._gathered) >= self._most_lines:
+            self._full.set()
+        if self._gathering is None or self._gathering.done():
+            self._gathering = asyncio.create_task(self._send_gathered())
+
+    async def _send_gathered(self) -> None:
+        """Send what was gathered whenever no call came for ``gather_s``, or a file is full."""
+        while self._gathered:
+            while len(self._gathered) < self._most_lines:
+                wait_s = self._last_s + self._settings.gather_s - time.monotonic()
+                if wait_s <= 0:
+                    break
+                self._full.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._full.wait(), wait_s)
+            while self._is_crowded and self._batches:
+                self._ended.clear()
+                await self._ended.wait()
+            try:
+                await self._send_file()
+            except Exception as error:  # such as a full disk
+                told = f"{self.identity}: a batch's file cannot be made ({type(error).__name__}: {error})"
+                self._gathered.clear()
+                self._fail_all([key for key in self._lines if key not in self._under_way], ModelError(told))
+
+    async def _send_file(self) -> None:
+        """Write calls to a file and send it, up to its bounds; what is beyond them stays gathered."""
+        with tempfile.TemporaryFile() as file:
+            keys = await self._write_lines(file)
+            if not keys:
+                return
+            record = BatchRecord(uuid.uuid4().hex, self._name, self.identity, tuple(keys), time.time())
+            try:
+                await asyncio.to_thread(self._records.write, record)
+            except KohakuRayError as error:
+                return self._fail_all(keys, error)
+            batch = _Batch(record)
+            self._take(batch)
+            try:
+                batch.file_id = await self._api.upload(record.name, file)
+            except ModelError as error:
+                await self._forget(batch)
+                self._fail_all(keys, error)
+                return None
+        return self._follow(batch)
+
+    async def _write_lines(self, file: IO[bytes]) -> list[str]:
+        """Write gathered calls as lines, and return their keys; a call that cannot be written fails."""
+        keys, n_bytes, most = list[str](), 0, int(self._settings.max_mb * 1e6)
+        while self._gathered and len(keys) < self._most_lines:
+            key = self._gathered[0]
+            line = self._lines[key]
+            line.writing = replace(line.writing, dialect=line.writing.dialect | self._server.writing.dialect)
+            try:
+                fields = await self._server.fields_of(with_other_seed(line.request, line.n_failed))
+            except ModelError as error:
+                self._fail(self._gathered.popleft(), error)
+                continue
+            data = batch_line(key, line.writing.write(fields))
+            if n_bytes + len(data) > most:
+                if keys:
+                    break
+                told = f"its line has {len(data):,} bytes but deployments.*.batch.max_mb allows {most:,}: raise it"
+                self._fail(self._gathered.popleft(), ModelError(told))
+                continue
+            file.write(data)
+            n_bytes += len(data)
+            keys.append(self._gathered.popleft())
+            if len(keys) % BREATH == 0:
+                await asyncio.sleep(0)
+        return keys
+
+    def _take(self, batch: _Batch) -> None:
+        self._batches[batch.record.name] = batch
+        for key in batch.record.keys:
+            self._under_way[key] = batch
+            if (line := self._lines.get(key)) is not None:
+                line.n_files += 1
+
+    def _release(self, batch: _Batch) -> list[str]:
+        """Follow a batch no longer; returns its keys for which somebody still waits."""
+        self._batches.pop(batch.record.name, None)
+        for key in batch.record.keys:
+            if self._under_way.get(key) is batch:
+                del self._under_way[key]
+        self._ended.set()
+        return [key for key in batch.record.keys if key in self._lines]
+
+    async def _forget(self, batch: _Batch) -> list[str]:
+        """Release a batch that the provider does not have, with its record."""
+        with suppress(KohakuRayError):  # looked for again, then
+            await asyncio.to_thread(self._records.remove, batch.record)
+        return self._release(batch)
+
+    def _follow(self, batch: _Batch) -> None:
+        if batch.record.name not in self._batches:
+            self._take(batch)
+        task = asyncio.create_task(self._follow_safely(batch))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _follow_safely(self, batch: _Batch) -> None:
+        try:
+            await self._follow_to_end(batch)
+        except KohakuRayError as error:  # the record stays: the batch may go on
+            self._fail_all(self._release(batch), error)
+        except Exception as error:
+            broken = ModelError(
+                f"{self.identity}: batch {batch.record.batch_id} broke: {type(error).__name__}: {error}"
+            )
+            self._fail_all(self._release(batch), broken)
+
+    async def _follow_to_end(self, batch: _Batch) -> None:
+        """Create a batch, or find it; wait for its end, hand out its replies, and ask again what has none."""
+        if batch.record.batch_id is None:
+            try:
+                batch_id = await self._create_or_find(batch)
+            except TransientModelError:
+                raise
+            except ModelError:
+                await self._forget(batch)
+                raise
+            if batch_id is None:  # of a process that was killed before it created it
+                return self._ask_again(await self._forget(batch), batch, "")
+            batch.record = replace(batch.record, batch_id=batch_id)
+            await asyncio.to_thread(self._records.write, batch.record)
+        state = await self._wait(batch)
+        if state is None:
+            return self._ask_again(await self._forget(batch), batch, "the server knows its batch no more")
+        replied = await self._hand_out(batch, state)
+        # Now and not before: a kill on the way finds the batch again, and reads it again.
+        if replied:
+            await asyncio.to_thread(self._records.write, replace(batch.record, keys=tuple(replied), is_read=True))
+        else:
+            await asyncio.to_thread(self._records.remove, batch.record)
+        n_before = len(self._batches)
+        left = self._release(batch)
+        if state.status == "failed":
+            self._refused_file(batch, state, left, is_alone=n_before == 1)
+        elif batch.is_late:
+            self._end_late(left)
+        else:
+            self._ask_again(left, batch, f"its batch ended as {state.status} without a line of it")
+        return None
+
+    async def _create_or_find(self, batch: _Batch) -> str | None:
+        """Create a batch once, whatever becomes of the answer; None: there is none of a record that was found."""
+        record, may_be_there, n_unseen = batch.record, batch.file_id is None, 0
+        while True:
+            try:
+                if may_be_there and (found := await self._api.find(record.name, record.created)) is not None:
+                    return found
+                if batch.file_id is None:
+                    return None
+                may_be_there = True
+                return await self._api.create(batch.file_id, record.name)
+            except TransientModelError as error:
+                self._trouble = str(error)
+            except ModelError as error:
+                n_unseen += 1  # a file is not seen for a moment after its upload (curator#116)
+                if not (batch.file_id and batch.file_id in str(error) and n_unseen < _UNSEEN_TRIES):
+                    raise
+            if batch.age_s > self._settings.deadline_s:
+                raise TransientModelError(f"a batch could not be created within deadline_s: {self._trouble}")
+            await self._pause(batch)
+
+    async def _pause(self, batch: _Batch) -> None:
+        await asyncio.sleep(min(max(batch.age_s / 10, YOUNG_S), self._settings.poll_s))
+
+    async def _wait(self, batch: _Batch) -> BatchState | None:
+        """Look at a batch until it has ended, or was cancelled ``CANCEL_S`` ago; None: the server does not know it."""
+        assert batch.record.batch_id is not None
+        batch_id, cancelled_s = batch.record.batch_id, 0.0
+        while True:
+            state = BatchState(batch_id, "unknown")
+            try:
+                seen = await self._api.retrieve(batch_id)
+                self._trouble = ""
+                if seen is None or seen.is_ended:
+                    return seen
+                state, batch.n_done = seen, seen.n_done
+            except TransientModelError as error:
+                self._trouble = str(error)
+            now = time.monotonic()
+            if batch.age_s > self._settings.deadline_s and not batch.is_late:
+                batch.is_late, cancelled_s = True, now
+                with suppress(ModelError):
+                    await self._api.cancel(batch_id)
+            elif batch.is_late and now - cancelled_s > CANCEL_S:
+                if state.status == "unknown":  # its record stays, for the next start
+                    raise TransientModelError(f"{self.identity}: batch {batch_id} is not to be seen: {self._trouble}")
+                return state
+            else:
+                await self._pause(batch)
+
+    async def _hand_out(self, batch: _Batch, state: BatchState) -> list[str]:
+        """Give replies to who waits for them, and record those that nobody waits for; returns their keys."""
+        replied: dict[str, None] = {}
+        entries: list[tuple[str, Entry]] = []
+        for file_id in state.files:
+            n_read = 0
+            async for result in self._results(batch, file_id):
+                n_read += 1
+                if n_read % BREATH == 0:
+                    await asyncio.sleep(0)
+                key = result.custom_id
+                if key in replied or self._under_way.get(key) is not batch:
+                    continue  # a line that came twice, or is none of the batch
+                if (line := self._lines.get(key)) is not None:
+                    if await self._read_result(batch, key, line, result):
+                        replied[key] = None
+                elif (reply := await self._read_left_over(result)) is not None:
+                    replied[key] = None
+                    entries.append((key, Entry(reply, batch.record.model, batch.age_s)))
+        await asyncio.to_thread(self._records.record_replies, entries)
+        for key, entry in entries:
+            if key in self._lines:  # asked meanwhile
+                self._deliver(key, entry.reply)
+            else:
+                self._left_over[key] = entry.reply
+        return list(replied)
+
+    async def _results(self, batch: _Batch, file_id: str) -> AsyncIterator[LineResult]:
+        """Yield a file's lines; while the server cannot be reached, wait for it until the deadline."""
+        while True:
+            try:
+                async for result in self._api.results(file_id):
+                    yield result
+                return
+            except TransientModelError as error:
+                self._trouble = str(error)
+                if batch.age_s > self._settings.deadline_s:
+                    raise
+            await self._pause(batch)
+
+    async def _read_result(self, batch: _Batch, key: str, line: _Line, result: LineResult) -> bool:
+        """Take a line's reply or error; returns whether it has its reply."""
+        if result.status is None:
+            batch.left[key] = result.error or "its line has neither response nor error"
+            return False
+        try:
+            request = with_other_seed(line.request, line.n_failed)
+            outcome = await self._server.read_outcome(request, line.writing, result.status, result.values)
+        except TransientModelError as error:
+            line.n_failed += isinstance(error, UnfinishedReplyError)
+            batch.left[key] = str(error)
+        except ModelError as error:
+            self._fail(key, error)
+        else:
+            if isinstance(outcome, Reply):
+                self._deliver(key, outcome)
+                return True
+            line.writing = outcome
+            line.n_files -= 1  # it was not asked: a refusal taught how to
+            batch.left[key] = "the server refuses how it was written"
+        return False
+
+    async def _read_left_over(self, result: LineResult) -> Reply | None:
+        if result.status is None or not 200 <= result.status < 300:
+            return None
+        nobody = ChatRequest(self.identity, (), 0.0, 1.0, 1, seed=0)
+        try:
+            outcome = await self._server.read_outcome(nobody, self._server.writing, result.status, result.values)
+        except ModelError:
+            return None
+        return outcome if isinstance(outcome, Reply) else None
+
+    def _refused_file(self, batch: _Batch, state: BatchState, left: Sequence[str], *, is_alone: bool) -> None:
+        """Fail the lines for which a file was refused, and ask the others again."""
+        if any(code == TOKEN_LIMIT for _, code, _ in state.errors) and not (is_alone and len(batch.record.keys) == 1):
+            self._is_crowded = True
+            if is_alone:
+                self._most_lines = max(len(batch.record.keys) // 2, 1)
+            for key in left:
+                self._lines[key].n_files -= 1
+            return self._ask_again(left, batch, "")
+        for number, code, message in state.errors:
+            if number is not None and number <= len(batch.record.keys) and batch.record.keys[number - 1] in self._lines:
+                told = f"{self.identity}: line {number} of a batch's file is refused: {code}: {message}"
+                self._fail(batch.record.keys[number - 1], ModelError(told))
+        if all(number is None for number, _, _ in state.errors):
+            told = "; ".join(f"{code}: {message}" for _, code, message in state.errors[:3]) or "no reason given"
+            return self._fail_all(left, ModelError(f"{self.identity}: a batch's file is refused: {told}"))
+        return self._ask_again([key for key in left if key in self._lines], batch, "its file was refused")
+
+    def _end_late(self, left: Sequence[str]) -> None:
+        """Fail what a batch had not done at its deadline, or ask it by single calls."""
+        if not self._settings.single_after_deadline:
+            told = (
+                f"{self.identity}: its batch had not ended after deadline_s of {self._settings.deadline_s:,.0f} s and "
+                "was cancelled: repeat the command, which asks only what is left, or set "
+                "deployments.*.batch.single_after_deadline to true"
+            )
+            return self._fail_all(left, TransientModelError(told))
+        for key in left:
+            task = asyncio.create_task(self._ask_singly(key))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return None
+
+    async def _ask_singly(self, key: str) -> None:
+        async with self._singles:
+            line = self._lines[key]
+            try:
+                self._deliver(key, await self._server.chat(with_other_seed(line.request, line.n_failed)))
+            except ModelError as error:
+                self._fail(key, error)
+
+    def _ask_again(self, keys: Sequence[str], batch: _Batch, otherwise: str) -> None:
+        """Gather lines again; one that ``FILE_TRIES`` files have asked fails with the last reason."""
+        for key in keys:
+            line, why = self._lines[key], batch.left.get(key, otherwise)
+            if line.n_files >= FILE_TRIES:
+                told = f"{self.identity}: gave up after {FILE_TRIES} batches, the last one: {why}"
+                self._fail(key, TransientModelError(told))
+            else:
+                self._gather(key)
+
+    def _deliver(self, key: str, reply: Reply) -> None:
+        self._handed_out[key] = reply
+        asyncio.get_running_loop().call_later(KEPT_S, self._handed_out.pop, key, None)
+        future = self._lines.pop(key).reply
+        if not future.done():
+            future.set_result(reply)
+
+    def _fail(self, key: str, error: KohakuRayError) -> None:
+        future = self._lines.pop(key).reply
+        if not future.done():
+            future.set_exception(error)
+            future.exception()  # who waited may be gone
+
+    def _fail_all(self, keys: Sequence[str], error: KohakuRayError) -> None:
+        for key in keys:
+            self._fail(key, error)

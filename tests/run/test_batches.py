@@ -1,0 +1,409 @@
+"""Calls by a provider's batch API: what becomes of lines and files, and that nothing is paid twice, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from kit.fake_batches import DOUBLED, DROPPED, EXPIRED, FakeBatches, fault
+from kit.fake_openai import Action, FakeOpenAI, completion, error_body
+from kit.rows import check_rows
+
+from kohaku_ray.errors import (
+    ConfigError,
+    ContextOverflowError,
+    DataError,
+    ModelError,
+    RefusedAccessError,
+    TransientModelError,
+)
+from kohaku_ray.models.batch_api import NAME, BatchConfig
+from kohaku_ray.models.openai import OpenAIConfig
+from kohaku_ray.models.request import ChatRequest, request_key
+from kohaku_ray.records import Reply
+from kohaku_ray.run.batches import FILE_TRIES, BatchBackend, BatchRecords
+from kohaku_ray.run.segments import Entry, SegmentStore
+
+FAST = {"gather_s": 0.05, "poll_s": 0.02}
+
+
+def request(number: int, text: str = "") -> ChatRequest:
+    fields = {"temperature": 0.7, "top_p": 1.0, "max_tokens": 64, "seed": number}
+    return ChatRequest("fake", (("user", text or f"[ref_id=a] Question {number}?"),), **fields)
+
+
+def requests(n: int) -> list[ChatRequest]:
+    return [request(number) for number in range(n)]
+
+
+def deployment(server: FakeOpenAI, batch: object = None, **settings) -> OpenAIConfig:
+    given = {"api_key_env": None, "max_tries": 2, "backoff_s": 0.01, **settings}
+    return OpenAIConfig(base_url=server.base_url, model="fake", batch={**FAST, **(batch or {})}, **given)
+
+
+def backend_of(server: FakeOpenAI, home, batch: object = None, **settings) -> BatchBackend:
+    config = deployment(server, batch, **settings)
+    return BatchBackend(config, config.make_backend(), BatchRecords(str(home)))
+
+
+def ask(server: FakeOpenAI, home, asked: list[ChatRequest], batch: object = None, **settings) -> list:
+    """Ask at once; a failure comes back as its exception."""
+
+    async def run():
+        backend = backend_of(server, home, batch, **settings)
+        try:
+            async with asyncio.timeout(30):
+                replies = await asyncio.gather(*map(backend.chat, asked), return_exceptions=True)
+                while not backend.is_idle:  # what it writes behind the last reply
+                    await asyncio.sleep(0.005)
+                return replies
+        finally:
+            await backend.close()
+
+    return asyncio.run(run())
+
+
+def leave(server: FakeOpenAI, home, asked: list[ChatRequest], until, batch: object = None) -> None:
+    """Ask, and end the process, as it were, when ``until()`` holds."""
+
+    async def run():
+        backend = backend_of(server, home, batch)
+        tasks = [asyncio.create_task(backend.chat(each)) for each in asked]
+        async with asyncio.timeout(30):
+            while not until():
+                await asyncio.sleep(0.005)
+        for task in tasks:
+            task.cancel()
+        await backend.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+@contextmanager
+def provider(**play):
+    with FakeOpenAI(batches=FakeBatches(**play)) as server:
+        yield server, server.batches
+
+
+def records(home) -> list[dict]:
+    return [json.loads(path.read_text()) for path in sorted(home.glob("batches/*.json"))]
+
+
+def test_calls_become_a_file_and_its_replies_are_those_of_single_calls(tmp_path):
+    asked = requests(30)
+    with provider(delay_s=0.1) as (server, batches):
+        replies = ask(server, tmp_path, [*asked, *asked[:5]])
+
+        async def singly():
+            client = deployment(server).make_backend()
+            return [await client.chat(each) for each in [*asked, *asked[:5]]]
+
+        assert replies == asyncio.run(singly())
+    assert [sorted(file) for file in batches.files] == [sorted(map(request_key, asked))]
+    [batch] = batches.batches
+    assert {line["method"] for line in batch.lines} == {"POST"}
+    assert {line["url"] for line in batch.lines} == {"/v1/chat/completions"}
+    assert batch.lines[3]["body"] == server.log[3].body
+    assert [record["name"] for record in records(tmp_path)] == [batch.metadata[NAME]]
+
+
+def test_files_keep_the_bounds_and_a_call_beyond_them_says_so(tmp_path):
+    with provider(most_lines=10, most_bytes=4000) as (server, batches):
+        assert all(isinstance(reply, Reply) for reply in ask(server, tmp_path, requests(25), {"max_requests": 10}))
+        assert [len(file) for file in batches.files] == [10, 10, 5]
+        large = [request(number, "x" * 1500) for number in range(4)]
+        huge = request(9, "x" * 5000)
+        *replies, error = ask(server, tmp_path, [*large, huge], {"max_mb": 0.004})
+    assert all(isinstance(reply, Reply) for reply in replies)
+    assert [len(file) for file in batches.files[3:]] == [2, 2]
+    assert isinstance(error, ModelError)
+    assert "max_mb allows 4,000" in str(error)
+
+
+def test_lines_that_expire_or_get_lost_are_asked_again_and_doubled_ones_count_once(tmp_path):
+    def line(batch, line):
+        number = line["body"]["seed"]
+        if number % 4 == 0:
+            return DOUBLED
+        return {1: EXPIRED, 2: DROPPED}.get(number % 4) if batch.index == 0 else None
+
+    with provider(line=line) as (server, batches):
+        assert all(isinstance(reply, Reply) for reply in ask(server, tmp_path, requests(40)))
+    assert [len(file) for file in batches.files] == [40, 20]
+    assert batches.paid == dict.fromkeys(map(request_key, requests(40)), 1)
+
+
+def test_a_line_that_never_comes_fails_after_some_files_and_is_asked_by_the_next_start(tmp_path):
+    with provider(line=lambda batch, line: EXPIRED if line["body"]["seed"] == 1 else None) as (server, batches):
+        replies = ask(server, tmp_path, requests(3))
+        assert [type(reply) for reply in replies] == [Reply, TransientModelError, Reply]
+        assert "3 batches" in str(replies[1])
+        assert "batch_expired" in str(replies[1])
+        assert [len(file) for file in batches.files] == [3, *[1] * (FILE_TRIES - 1)]
+        batches.line = lambda batch, line: None
+        assert isinstance(ask(server, tmp_path, [request(1)])[0], Reply)
+
+
+@check_rows(
+    ("what", "play", "kind"),
+    [
+        (
+            "what a server refuses is left out in the next file, as by single calls",
+            lambda batch, line: (
+                Action(400, error_body("Unsupported parameter: 'seed' is not supported with this model."))
+                if "seed" in line["body"]
+                else None
+            ),
+            Reply,
+        ),
+        (
+            "a prompt that leaves less room gets what is left (vllm#42474)",
+            lambda batch, line: (
+                Action(400, error_body("maximum context length is 100 tokens: 60 in the messages, 64 in max_tokens"))
+                if line["body"]["max_tokens"] == 64
+                else None
+            ),
+            Reply,
+        ),
+        (
+            "a prompt that is too long",
+            lambda batch, line: Action(400, error_body("too long", "context_length_exceeded")),
+            ContextOverflowError,
+        ),
+        ("no key", lambda batch, line: Action(401, error_body("no key")), RefusedAccessError),
+        (
+            "a failed reply is asked again with another seed",
+            lambda batch, line: (
+                Action(body=completion("", finish_reason="error")) if line["body"]["seed"] == 0 else None
+            ),
+            Reply,
+        ),
+        (
+            "a line's own rate limit",
+            lambda batch, line: Action(429, error_body("slow down")) if batch.index == 0 else None,
+            Reply,
+        ),
+        (
+            "a filtered reply",
+            lambda batch, line: Action(body=completion("", finish_reason="content_filter")),
+            ModelError,
+        ),
+    ],
+)
+def test_a_line_ends_as_a_single_call_would(tmp_path, what, play, kind):
+    with provider(line=play) as (server, _):
+        [reply] = ask(server, tmp_path / what, [request(0)])
+    assert type(reply) is kind, (what, reply)
+
+
+def test_a_file_refused_for_one_line_names_it_and_the_others_go(tmp_path):
+    def refuse(batch):
+        return [fault("invalid_request", n, "no") for n, line in enumerate(batch.lines, 1) if line["body"]["seed"] == 3]
+
+    with provider(refuse=refuse) as (server, batches):
+        replies = ask(server, tmp_path, requests(6))
+    assert [type(reply) for reply in replies] == [*[Reply] * 3, ModelError, Reply, Reply]
+    assert "line 4 of a batch's file is refused: invalid_request: no" in str(replies[3])
+    assert [len(file) for file in batches.files] == [6, 5]
+
+
+def test_a_file_refused_as_a_whole_fails_its_calls_with_the_reason(tmp_path):
+    with provider(refuse=lambda batch: [fault("model_not_found", None, "no such model")]) as (server, batches):
+        replies = ask(server, tmp_path, requests(3))
+    assert {type(reply) for reply in replies} == {ModelError}
+    assert "model_not_found: no such model" in str(replies[0])
+    assert len(batches.files) == 1
+
+
+def test_a_file_beyond_the_tokens_of_the_account_goes_in_halves_one_after_the_other(tmp_path):
+    def refuse(batch):  # openai-python#2084
+        under_way = sum(len(other.lines) for other in batches.batches if not other.errors and other.ends > time.time())
+        return [fault("token_limit_exceeded")] if under_way + len(batch.lines) > 5 else []
+
+    with provider(refuse=refuse, delay_s=0.1) as (server, batches):
+        replies = ask(server, tmp_path, requests(16))
+    assert all(isinstance(reply, Reply) for reply in replies)
+    assert [len(batch.lines) for batch in batches.batches if not batch.errors] == [4, 4, 4, 4]
+    assert max(batches.paid.values()) == 1
+
+
+def test_a_batch_that_does_not_end_is_cancelled_and_the_rest_fails_or_is_asked_singly(tmp_path):
+    with provider(delay_s=3600) as (server, batches):
+        replies = ask(server, tmp_path / "failing", requests(3), {"deadline_s": 0.2})
+        assert {type(reply) for reply in replies} == {TransientModelError}
+        assert "single_after_deadline" in str(replies[0])
+        assert batches.batches[0].cancelled
+        assert server.n_requests == 0
+        settings = {"deadline_s": 0.2, "single_after_deadline": True}
+        assert all(isinstance(reply, Reply) for reply in ask(server, tmp_path / "singly", requests(3), settings))
+        assert server.n_requests == 3
+
+
+@check_rows(
+    ("what", "play"),
+    [
+        ("a file's upload fails once", {"upload": lambda index: Action(503, "busy") if index == 0 else None}),
+        ("the answer to its creation is lost", {"create": lambda index: Action(reset=True) if index == 0 else None}),
+        ("its creation fails", {"create": lambda index: Action(503, "busy") if index == 0 else None}),
+        (
+            "the file is not seen at once (curator#116)",
+            {"create": lambda i: Action(400, error_body("Cannot find file file_0.")) if i == 0 else None},
+        ),
+        ("a look fails", {"look": lambda index: Action(502, "bad gateway") if index < 4 else None}),
+    ],
+)
+def test_a_server_that_fails_for_a_moment_is_paid_once(tmp_path, what, play):
+    with provider(delay_s=0.1, **play) as (server, batches):
+        replies = ask(server, tmp_path / what, requests(5))
+    assert all(isinstance(reply, Reply) for reply in replies), (what, replies)
+    assert batches.paid == dict.fromkeys(map(request_key, requests(5)), 1), what
+    assert len(batches.batches) == 1, what
+
+
+def test_a_batch_is_found_again_and_what_nobody_asks_is_recorded(tmp_path):
+    asked = requests(20)
+    with provider(delay_s=0.5) as (server, batches):
+        leave(server, tmp_path, asked, lambda: records(tmp_path) and records(tmp_path)[0]["batch_id"])
+        # Another machine, and other settings of how calls are gathered.
+        replies = ask(server, tmp_path, asked[:8], {"gather_s": 0.01, "max_requests": 7})
+        assert all(isinstance(reply, Reply) for reply in replies)
+        assert [len(file) for file in batches.files] == [20]
+        recorded = SegmentStore(str(tmp_path)).load(lambda _: True).entries
+        assert set(recorded) == {request_key(each) for each in asked[8:]}
+        assert {entry.model for entry in recorded.values()} == {deployment(server).model_identity}
+        assert replies + [recorded[request_key(each)].reply for each in asked[8:]] == ask(
+            server, tmp_path / "other", asked
+        )
+    assert max(Counter(key for file in batches.files[:1] for key in file).values()) == 1
+
+
+@check_rows("is_created", [True, False])
+def test_a_kill_between_creation_and_record_pays_nothing_twice(tmp_path, is_created):
+    home = tmp_path / str(is_created)
+    with provider(delay_s=0.3) as (server, batches):
+        leave(server, home, requests(4), lambda: records(home) and records(home)[0]["batch_id"])
+        [path] = home.glob("batches/*.json")
+        path.write_text(json.dumps({**records(home)[0], "batch_id": None}))
+        [batch] = batches.batches
+        others = [dataclasses.replace(batch, index=1000 + n, metadata={}) for n in range(150)]  # the list has pages
+        batches.batches = [batch, *others] if is_created else others
+        replies = ask(server, home, requests(4))
+        assert all(isinstance(reply, Reply) for reply in replies)
+        assert sum(bool(batch.metadata) for batch in batches.batches) == 1
+
+
+def test_replies_that_the_ledger_has_not_written_are_read_again_and_others_are_forgotten(tmp_path):
+    with provider() as (server, batches):
+        first = ask(server, tmp_path, requests(6))
+        assert ask(server, tmp_path, requests(6)) == first
+        assert len(batches.batches) == 1
+        entries = [
+            (request_key(each), Entry(reply, "fake", 1.0)) for each, reply in zip(requests(6), first, strict=True)
+        ]
+        SegmentStore(str(tmp_path)).write(entries[:5])
+        assert ask(server, tmp_path, [request(5)]) == first[5:]
+        assert len(batches.batches) == 1
+        SegmentStore(str(tmp_path)).write(entries[5:])
+        ask(server, tmp_path, [request(7)])
+        assert [record["keys"] for record in records(tmp_path)] == [[request_key(request(7))]]
+
+
+def test_a_batch_that_the_server_has_forgotten_is_asked_again(tmp_path):
+    with provider() as (server, batches):
+        ask(server, tmp_path, requests(3))
+        batches.batches.clear()
+        assert all(isinstance(reply, Reply) for reply in ask(server, tmp_path, requests(3)))
+        assert len(batches.batches) == 1
+
+
+def test_a_record_that_cannot_be_read_stops_before_anything_is_paid(tmp_path):
+    (tmp_path / "batches").mkdir()
+    (tmp_path / "batches" / "torn.json").write_text('{"name": "to')
+    with provider() as (server, batches):
+        [error] = ask(server, tmp_path, [request(0)])
+    assert isinstance(error, DataError)
+    assert "torn.json" in str(error)
+    assert not batches.uploads
+
+
+def test_settings(tmp_path):
+    given = {"base_url": "http://127.0.0.1:1/v1", "model": "m", "api_key_env": None}
+    plain, batched = OpenAIConfig(**given), OpenAIConfig(**given, batch=True, price={"prompt": 2.0, "completion": 4.0})
+    assert OpenAIConfig(**given, batch=False) == plain
+    assert batched.batch == BatchConfig()
+    assert batched.model_identity == plain.model_identity, "a reply by a batch is a reply"
+    assert (plain.most_in_flight, batched.most_in_flight) == (64, 50_000)
+    assert (batched.paid_price.prompt, batched.paid_price.completion) == (1.0, 2.0)
+    with pytest.raises(ConfigError, match="replicas 2"):
+        OpenAIConfig(**given, batch=True, replicas=2).check(True)
+
+
+def kill_at(server: FakeOpenAI, home, moments: list[int], n: int = 12) -> tuple[list[str], int]:
+    """Run a job of two waves whose starts are killed when the server has done, not answered, these requests of theirs.
+
+    Returns:
+        The job's replies and the number of its starts.
+    """
+    batches, left = server.batches, list(moments)
+    post, get = batches.post, batches.get
+    process, n_requests = None, 0
+
+    def counted(handle, *arguments):
+        nonlocal n_requests
+        action = handle(*arguments)
+        n_requests += 1
+        if left and n_requests == left[0]:
+            left.pop(0)
+            process.kill()
+            process.wait()
+        return action
+
+    batches.post = lambda *arguments: counted(post, *arguments)
+    batches.get = lambda *arguments: counted(get, *arguments)
+    command = [sys.executable, "-m", "kit.batched_job", server.base_url, str(home), str(n)]
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    for n_starts in range(1, len(moments) + 2):
+        n_requests = 0
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path})
+        output, _ = process.communicate(timeout=120)
+        if process.returncode == 0:
+            return json.loads(output), n_starts
+        assert process.returncode == -signal.SIGKILL
+    raise AssertionError("never finished")
+
+
+def check_kills(home, moments: list[int]) -> int:
+    """Check a job that is killed at these moments, or those of them that come before its end; returns the kills."""
+    with provider(delay_s=0.3) as (server, _):
+        expected, _ = kill_at(server, home / "whole", [])
+    with provider(delay_s=0.3) as (server, batches):
+        replies, n_starts = kill_at(server, home / "killed", moments)
+        assert replies == expected
+        keys = [key for file in batches.files for key in file]
+        assert len(keys) == len(set(keys)) == 24
+        assert batches.paid == dict.fromkeys(keys, 1)
+        return n_starts - 1
+
+
+def test_a_kill_when_a_batch_is_created_and_not_yet_known(tmp_path):
+    assert check_kills(tmp_path, [2]) == 1  # the upload is the first request
+
+
+@pytest.mark.chaos
+@pytest.mark.long
+def test_twenty_kills_at_any_request_pay_each_line_once(tmp_path):
+    chance, n_kills = random.Random(32), 0
+    while n_kills < 20:
+        n_kills += check_kills(tmp_path / str(n_kills), [chance.randint(1, 4) for _ in range(20)])
