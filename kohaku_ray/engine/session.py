@@ -14,6 +14,8 @@ from kohaku_ray.config.sections import ClusterConfig, LedgerConfig
 from kohaku_ray.engine.actors.pool import ActorPool, leaves_gpus, member_processes
 from kohaku_ray.engine.cluster import check_cluster, check_nodes, connected
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
+from kohaku_ray.engine.serving.batches import gathering
+from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.run.checks.demand import Demand, cluster_address
 from kohaku_ray.run.checks.deployments import application_name, is_served
 from kohaku_ray.run.segments import SegmentStore
@@ -71,8 +73,11 @@ class Session:
 
     def open_ledger(self, config: LedgerConfig, n_shards: int, deployments: Iterable[Deployment]) -> Ledger:
         """Open the ledger, which is held until the end, to ask these deployments; see ``ledger.client.open_ledger``."""
-        ledger = open_ledger(config, n_shards, self._cluster.resources)
+        ledger, deployments = open_ledger(config, n_shards, self._cluster.resources), list(deployments)
         self._until_end.enter_context(ledger.used())
+        batched = [each for each in deployments if isinstance(each, OpenAIConfig) and each.batch is not None]
+        if batched:
+            ledger.gatherers = self._until_end.enter_context(gathering(ledger.path, batched))
         if any(map(is_served, deployments)):
             ledger.prepare_calls()
         return ledger

@@ -35,6 +35,10 @@ SCRIPTS = {
     "mixed": (["--subsamples", "2"], [slow, data]),
     "page": (["--questions", "40", "--members", "2", "--starts", "1"], [slow]),
     "parse": (["--pages", "2", "--rounds", "1"], [slow]),
+    "provider_batches": (
+        ["--calls", "20", "--seconds", "0.1", "--members", "2", "--prompt-chars", "500"],
+        [slow],
+    ),
     "race": (["--orders", "2"], [slow, data]),
     "replay": (["--calls", "20", "--context-chars", "500", "--members", "2"], [slow]),
     "retrieval": (["--config", "demo"], [slow]),

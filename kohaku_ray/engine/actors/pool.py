@@ -376,18 +376,16 @@ def blocks_in_flight(config: Config, size: int, n_contexts: float = math.inf) ->
     """Return how many blocks are in flight at once.
 
     Their questions are at least four per replica, so that no replica is idle, and otherwise as many as fill the
-    replicas' `max_ongoing` calls `FILLS` times, so that the next calls wait while a block is prepared, voted on or at
-    its last answers (`benchmarks/flow.py`), and no longer queue forms; once more if models are called to prepare, as
-    a question then makes few calls for part of its time. At least two blocks. No more than fill the replicas' KV
-    caches, of ``n_contexts``, as often; in waves no more than these hold, since a question that waits takes the place
-    of one whose next wave is on its way (`benchmarks/cache_simulation.py`). With a budget no more calls are in flight
-    than the replicas take, or than one block makes: those that wait for a replica would be paid, too.
+    replicas' `max_ongoing` calls (of batches, a file) `FILLS` times, so that the next calls wait while a block is
+    prepared, voted on or at its last answers (`benchmarks/flow.py`), and no longer queue forms; once more if models are
+    called to prepare, as a question then makes few calls for part of its time. At least two blocks. No more than fill
+    the replicas' KV caches, of ``n_contexts``, as often; in waves no more than these hold, since a question that waits
+    takes the place of one whose next wave is on its way (`benchmarks/cache_simulation.py`). With a budget no more calls
+    are in flight than the replicas take, or than one block makes: those that wait for a replica would be paid, too.
     """
     if config.cluster.blocks_in_flight is not None:
         return config.cluster.blocks_in_flight
-    capacity = sum(
-        deployment.max_ongoing * deployment.most_replicas for deployment in config.answering_deployments.values()
-    )
+    capacity = sum(deployment.most_in_flight for deployment in config.answering_deployments.values())
     n_waves, n_calls = len(waves_of(config)), max(map(len, waves_of(config)))
     if config.budget.is_set:
         return max(capacity // (n_calls * size), 1)

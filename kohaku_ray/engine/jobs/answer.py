@@ -44,7 +44,7 @@ from kohaku_ray.run.checks.servers import check_servers
 from kohaku_ray.run.collection.documents import describe_rejected_gold, rejected_gold
 from kohaku_ray.run.collection.indexes import difference, open_index, parser_note, parsing_of
 from kohaku_ray.run.collection.sources import check_places, questions_of, read_metadata, resolve
-from kohaku_ray.run.models import IN_SHARDS, models_of
+from kohaku_ray.run.models import BY_BATCH, IN_SHARDS, models_of
 from kohaku_ray.run.record.directory import RunDirectory
 from kohaku_ray.run.record.identity import identity_of
 from kohaku_ray.run.record.spending import Spending
@@ -121,7 +121,7 @@ def run_answer(
         up = pluralize(_n_up(applications.values()), "replica")
         print_progress(f"answer  {up} up after {time.perf_counter() - began:.0f} s: asking")
         context = context_of(config, ledger, applications, prompts, again)
-        prices = {application: deployments[name].price for name, application in applications.items()}
+        prices = {application: deployments[name].paid_price for name, application in applications.items()}
         spending = Spending(config.budget, ledger, prices, directory.paid(identity))
         with Progress("answer", len(questions), "questions") as progress, spending.watched():
 
@@ -305,11 +305,11 @@ def answer_all(
 
 
 def _served(applications: Iterable[str]) -> set[str]:
-    return {application for application in applications if not application.startswith(IN_SHARDS)}
+    return {application for application in applications if not application.startswith((IN_SHARDS, BY_BATCH))}
 
 
 def _n_up(applications: Collection[str]) -> int:
-    """Count the replicas that are up; a baseline in the ledger's shards always is."""
+    """Count the replicas that are up; a baseline in the ledger's shards and what gathers batches always are."""
     n_here = len(set(applications)) - len(served := _served(applications))
     if not served:
         return n_here
@@ -325,6 +325,7 @@ def _describe_state(ledger: Ledger, applications: Sequence[str], before: tuple[i
     facts = [
         f"{pluralize(_n_up(applications), 'replica')} up",
         f"{pluralize(in_flight, 'model call')} in flight",
+        ledger.describe_batches(),
         f"{made:,} answered",
         f"{pluralize(n_read, 'prompt token')} read" if n_read else "",
         f"{pluralize(n_written, 'token')} generated" if n_written else "",

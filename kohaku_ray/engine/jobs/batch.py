@@ -9,7 +9,7 @@ from collections import Counter
 
 from kohaku_ray.answering.batch import BatchSummary, ask_lines, write_outcome
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.pool import n_ledger_shards
+from kohaku_ray.engine.actors.pool import SAY_EVERY_S, n_ledger_shards
 from kohaku_ray.engine.cluster import print_progress
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ConfigError
@@ -18,6 +18,7 @@ from kohaku_ray.run.checks.demand import replicas_demand
 from kohaku_ray.run.checks.deployments import check_deployment
 from kohaku_ray.run.checks.servers import check_servers
 from kohaku_ray.run.exchange.batch_file import BatchModels, errors_path, read_lines, writing
+from kohaku_ray.run.lease import repeated
 from kohaku_ray.run.record.summary import pluralize
 from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.settings import check_kept, resolve_paths
@@ -60,7 +61,19 @@ def run_batch(config: Config, source: str, output: str) -> BatchSummary:
                 ledger = session.open_ledger(config.ledger, n_shards, deployments.values())
                 applications = session.start_replicas(deployments)
                 with Progress("batch", summary.n_lines, "lines") as progress:
-                    asyncio.run(ask_lines(config, models, source, ledger, applications, files, summary, progress.show))
+                    shown: tuple[int, str] = 0, ""
+
+                    def show(n_done: int, paid: str) -> None:
+                        nonlocal shown
+                        shown = n_done, paid
+                        progress.show(n_done, paid)
+
+                    def show_batches() -> None:  # no line is done for hours
+                        if batches := ledger.describe_batches():
+                            progress.show(shown[0], ", ".join(filter(None, [shown[1], batches])))
+
+                    with repeated(show_batches, SAY_EVERY_S, "progress"):
+                        asyncio.run(ask_lines(config, models, source, ledger, applications, files, summary, show))
     summary.errors = errors_path(output) if summary.n_errors else None
     summary.seconds = time.perf_counter() - began
     return summary

@@ -124,7 +124,7 @@ async def _ask_all(
 ) -> dict[str, ImageCaption]:
     """Ask all calls, as many at once as the deployment takes; not those after ``fail_after`` failures in a row."""
     (deployment,) = config.caption_deployments.values()
-    slots = asyncio.Semaphore(getattr(deployment, "max_ongoing", 8) * deployment.replicas)
+    slots = asyncio.Semaphore(deployment.most_in_flight)
     n_failed = n_done = 0
 
     async def describe(call: _Call) -> ImageCaption:

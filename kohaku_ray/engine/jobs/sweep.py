@@ -400,7 +400,8 @@ def _make_together(
     stop, lock = threading.Event(), threading.Lock()
 
     def show() -> None:
-        report(summary.n_ended + sum(shares.values()), f"{len(summary.failed)} failed{spending.shown()}")
+        state = ", ".join(filter(None, [f"{len(summary.failed)} failed", ledger.describe_batches()]))
+        report(summary.n_ended + sum(shares.values()), f"{state}{spending.shown()}")
 
     def make(run_id: str, config: Config) -> AnswerSummary:
         def go_on(share: float) -> None:
@@ -418,7 +419,9 @@ def _make_together(
         asked = [deployment for config in configs for deployment in config.used_deployments.values()]
         ledger = session.open_ledger(configs[0].ledger, max(map(n_ledger_shards, configs)), asked)
         prices = {
-            app: config.used_deployments[key].price for config in configs for key, app in _applications(config).items()
+            app: config.used_deployments[key].paid_price
+            for config in configs
+            for key, app in _applications(config).items()
         }
         spending = Spending(configs[0].budget, ledger, prices, actors.paid.total())
         try:

@@ -34,10 +34,16 @@ MOST_NAMED = 5
 
 
 class Ledger:
-    """The client (a ``LedgerClient``): one object per process, cheap to pickle; copies belong to the same run."""
+    """The client (a ``LedgerClient``): one object per process, cheap to pickle; copies belong to the same run.
 
-    def __init__(self, shards: Sequence[Any], run: str | None = None) -> None:
+    Attributes:
+        path: Of the ledger, where the actors see it; empty in copies.
+        gatherers: The actors that gather calls to batches, which copies do not ask.
+    """
+
+    def __init__(self, shards: Sequence[Any], run: str | None = None, path: str = "") -> None:
         """Connect to shards, by their numbers, for a run of this name (default: a new one)."""
+        self.path, self.gatherers = path, list[Any]()
         self._shards = list(shards)
         self._run = run or uuid.uuid4().hex
         self._paid: dict[str, dict[str, Paid]] = {}  # by each start of a shard, as it last said
@@ -130,6 +136,10 @@ class Ledger:
         in_flight, made, n_read, n_written = map(sum, zip(*counts, strict=True))
         return in_flight, made, n_read, n_written
 
+    def describe_batches(self) -> str:
+        """Say what the batches do that answer this ledger's calls; empty without any."""
+        return "; ".join(filter(None, map(str, ray_get([actor.progress.remote() for actor in self.gatherers]))))
+
     async def _together(
         self, gathered: dict[To, list[tuple[Item, asyncio.Future[Result]]]], to: To, item: Item, method: Any
     ) -> Result:
@@ -191,7 +201,7 @@ def open_ledger(config: LedgerConfig, n_shards: int = 1, resources: Mapping[str,
             f"ledger  {pluralize(len(damaged), 'damaged file')} of {path} left aside; their replies are asked again: "
             f"{', '.join(damaged[:MOST_NAMED])}{', …' if len(damaged) > MOST_NAMED else ''}"
         )
-    return Ledger([first, *others], run)
+    return Ledger([first, *others], run, path)
 
 
 def _opened(shards: Sequence[Any], run: str) -> list[dict[str, Any]]:

@@ -98,7 +98,7 @@ class LedgerShard:
         self._shard, self._n_shards, self._flush_s = shard, n_shards, flush_s
         self._name = shard_name(path, shard, n_shards)
         self._actor = actor or ShardActor()
-        self._handles = Handles()
+        self._handles = Handles(path)
         self._call_replica = call or self._handles.ask
         self._renewal_s, self._idle_exit_s = renewal_s, idle_exit_s
         self._entries = ReplyIndex(self._store.table_of)

@@ -21,8 +21,8 @@ from kohaku_ray.errors import ModelError, TransientModelError
 from kohaku_ray.models.meter import Meter
 from kohaku_ray.models.places import Places
 from kohaku_ray.models.request import Backend, ChatRequest, ask_until_finished, request_key
-from kohaku_ray.records import Reply
-from kohaku_ray.run.models import IN_SHARDS
+from kohaku_ray.records import Reply, digest
+from kohaku_ray.run.models import BY_BATCH, IN_SHARDS
 
 TELL_EVERY_S = 0.5
 """Longest time that a reply waits for its siblings' before a ledger's shard is told of it."""
@@ -52,8 +52,10 @@ def import_serve() -> Any:
 class Handles:
     """Handles, one per application: every new handle has its own router."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: str = "") -> None:
+        """Call for the ledger at a path, whose actors gather batches."""
         self._handles: dict[str, Any] = {}
+        self._ledger = ledger
 
     async def call(self, application: str, send: Callable[[Any], Awaitable[Result]], who: str) -> Result:
         """Call an application until a replica answers: ``send`` makes the call on a handle, ``who`` is for messages.
@@ -92,6 +94,8 @@ class Handles:
         """Ask the requests of a question, which have one prompt, of one replica; see ``Together.ask_all``."""
         if application.startswith(IN_SHARDS):
             return await _baseline(application).ask_all(requests)
+        if application.startswith(BY_BATCH):
+            return await ask_by_batch(application, self._ledger, requests)
         return await self.call(application, lambda handle: ask_together(handle, requests, shard), requests[0].model)
 
     async def cache_tokens(self, application: str) -> int | None:
@@ -191,6 +195,28 @@ async def ask_together(handle: Any, requests: Sequence[ChatRequest], shard: str 
     """Call ``Together.ask_all`` of the replica of the requests' question."""
     given = (requests,) if shard is None else (requests, shard)
     outcomes: list[CallOutcome] = await handle.options(session_id=requests[0].session_id).ask_all.remote(*given)
+    return outcomes
+
+
+def batch_actor_name(application: str, path: str) -> str:
+    """Return the name of the actor that answers for an application, by the ledger at a path."""
+    return f"{application}-{digest([path], 8)}"
+
+
+async def ask_by_batch(application: str, path: str, requests: Sequence[ChatRequest]) -> list[CallOutcome]:
+    """Ask the actor of an application.
+
+    Raises:
+        TransientModelError: There is none, or it died and is not started again.
+    """
+    try:
+        actor = await asyncio.to_thread(ray.get_actor, batch_actor_name(application, path), NAMESPACE)
+        outcomes: list[CallOutcome] = await actor.ask_all.remote(requests)
+    except (ValueError, RayError) as error:
+        raise TransientModelError(
+            f"{requests[0].model}: the actor that gathers batches is gone ({message_of(error)}): repeat the command, "
+            "which finds the batches that it has sent"
+        ) from None
     return outcomes
 
 

@@ -122,6 +122,15 @@ def test_questions_in_flight_grow_with_the_replicas_up_to_what_they_take():
     assert blocks_in_flight(asked(1, "cluster.blocks_in_flight=7"), 32) == 7
 
 
+def test_with_batches_a_wave_is_a_file_also_with_a_budget():
+    server = "kind: openai, base_url: 'http://127.0.0.1:1/v1', model: m, api_key_env: null"
+    batched = f"deployments.mine={{{server}, batch: {{max_requests: 10_000}}}}"
+    config = load_config("demo", [batched, "model=mine", "ensemble.members=5"])
+    assert 32 * blocks_in_flight(config, 32) >= 2 * 10_000 // 5
+    budget = load_config("demo", [batched, "model=mine", "ensemble.members=5", "budget.dollars=5"])
+    assert blocks_in_flight(budget, 1) == 10_000 // 5
+
+
 def summed(context_tokens: int, reply_tokens: int = 0) -> AnswerSummary:
     """What a run has counted after ten questions of five calls."""
     spent = {"completion_tokens": 50 * reply_tokens}

@@ -1,0 +1,96 @@
+"""The actor that gathers a deployment's calls to files for its server's batch API: one per ledger, for all its shards.
+
+Serve runs nothing of it: calls wait for hours, and one process must have them all to make whole files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+from kohaku_ray.engine.errors import Refused, ray_get
+from kohaku_ray.engine.serving.handles import CallOutcome, batch_actor_name
+from kohaku_ray.engine.serving.limiter import detached_actor
+from kohaku_ray.errors import KohakuRayError, ModelError
+from kohaku_ray.models.openai import OpenAIConfig, TokenBucket
+from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.records import Reply
+from kohaku_ray.run.batches import BatchBackend, BatchProgress, BatchRecords
+from kohaku_ray.run.checks.deployments import application_name
+from kohaku_ray.run.lease import repeated
+
+IDLE_EXIT_S = 300.0
+"""Seconds without a call or a job's heartbeat after which the actor ends, if no batch is under way."""
+
+BEAT_S = 60.0
+"""Seconds between a job's heartbeats."""
+
+MOST_CALLS = 100_000
+"""Calls to the actor at once: each has the members of a question."""
+
+
+class BatchActor:
+    """A ``BatchBackend`` as a Ray actor."""
+
+    def __init__(self, path: str, deployment: OpenAIConfig) -> None:
+        limiter = TokenBucket(deployment.requests_per_s, deployment.tokens_per_minute)
+        self._backend = BatchBackend(deployment, deployment.make_backend(limiter), BatchRecords(path))
+        self._last_heard = time.monotonic()
+        self._watch: asyncio.Task[None] | None = None
+
+    async def beat(self) -> None:
+        """Note that a job is there, and find the batches that the ledger tells of."""
+        self._last_heard = time.monotonic()
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._end_idle())
+        await self._backend.open()
+
+    async def ask_all(self, requests: Sequence[ChatRequest]) -> list[CallOutcome]:
+        """Answer requests; see ``Together.ask_all``."""
+        await self.beat()
+        return await asyncio.gather(*map(self._ask, requests))
+
+    async def progress(self) -> BatchProgress:
+        """Say what is under way."""
+        return self._backend.progress()
+
+    async def _ask(self, request: ChatRequest) -> CallOutcome:
+        began = time.perf_counter()
+        outcome: Reply | Refused
+        try:
+            outcome = await self._backend.chat(request)
+        except ModelError as error:
+            outcome = Refused.of(error)
+        except KohakuRayError as error:
+            outcome = Refused("DataError", str(error))
+        return outcome, time.perf_counter() - began
+
+    async def _end_idle(self) -> None:
+        while not self._backend.is_idle or time.monotonic() - self._last_heard < IDLE_EXIT_S:
+            await asyncio.sleep(BEAT_S)
+        ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+
+
+@contextmanager
+def gathering(path: str, deployments: Sequence[OpenAIConfig]) -> Iterator[list[Any]]:
+    """Start the actors of deployments with batches for a ledger, or find those that run, while the block runs.
+
+    Raises:
+        DataError: A record of a batch cannot be read.
+    """
+    options = {"max_task_retries": -1, "max_concurrency": MOST_CALLS}
+    named = {batch_actor_name(application_name("", deployment), path): deployment for deployment in deployments}
+    actors = [detached_actor(BatchActor, name, path, deployment, **options) for name, deployment in named.items()]
+
+    def beat() -> None:
+        for actor in actors:
+            actor.beat.remote()
+
+    ray_get([actor.beat.remote() for actor in actors])
+    with repeated(beat, BEAT_S, "batches"):
+        yield actors
