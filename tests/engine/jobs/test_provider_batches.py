@@ -1,0 +1,140 @@
+"""Runs by a provider's batch API on Ray: waves as files, kills on the way, each line paid once, single calls' bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from kit.answers import COMPARED, deployment, flags
+from kit.fake_batches import FakeBatches
+from kit.fake_openai import FakeOpenAI
+from kit.own_ray import environment
+from kit.ray_processes import our_processes
+from kit.runs_here import run_here
+
+from kohaku_ray.config import load_config
+
+ANSWER = [sys.executable, "-m", "kohaku_ray", "answer", "demo"]
+FAST = {"gather_s": 1.0, "poll_s": 0.2}
+
+
+def settings(server: FakeOpenAI, home: Path, name: str, batch: object, **more: object) -> dict[str, object]:
+    return {
+        "deployments.fake": json.dumps(deployment(server, batch=batch)),
+        "deployments.direct": json.dumps(deployment(server)),
+        "model": "fake",
+        "run": f"{home}/{name}",
+        "ledger.path": f"{home}/{name}-ledger",
+        "ensemble.members": 3,
+        "questions.limit": 12,
+        **more,
+    }
+
+
+def outputs(run: str) -> dict[str, bytes]:
+    return {name: Path(run, name).read_bytes() for name in COMPARED}
+
+
+def singly(server: FakeOpenAI, home: Path, index: str) -> dict[str, bytes]:
+    """The outputs of the same run by single calls, made in this process."""
+    given = settings(server, home, "singly", None, **{"index.path": index})
+    return outputs(run_here(load_config("demo", [f"{key}={value}" for key, value in given.items()])))
+
+
+def paid_twice(batches: FakeBatches) -> list[str]:
+    keys = [key for file in batches.files for key in file]
+    return sorted({key for key in keys if keys.count(key) > 1})
+
+
+@pytest.mark.slow
+def test_a_run_whose_machine_is_killed_while_a_batch_is_under_way_pays_each_line_once(sample_here, tmp_path):
+    """Plans by single calls, answers by batches; the progress says what these do."""
+    with FakeOpenAI(batches=FakeBatches(delay_s=45.0)) as server:
+        expected, batches = singly(server, tmp_path, sample_here), server.batches
+        mixed = {"roles.plan.model": "direct", "index.path": sample_here}
+        command = [*ANSWER, *flags(settings(server, tmp_path, "run", FAST, **mixed))]
+        first = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+        said = next((line for line in first.stderr if "1 batch, 0 of 36 lines done, 0 min since" in line), None)
+        first.kill()  # its Ray ends with it
+        first.communicate()
+        assert said is not None
+        assert len(batches.batches) == 1, "answers of all members are one file"
+        n_single, deadline = server.n_requests, time.monotonic() + 120
+        while True:
+            done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=240)
+            if "belongs to process" not in done.stderr or time.monotonic() > deadline:
+                break  # else the killed job's Ray has not ended yet
+            time.sleep(2.0)
+        assert done.returncode == 0, done.stderr
+        assert server.n_requests == n_single, "plans are recorded"
+        assert not paid_twice(batches)
+        assert max(batches.paid.values()) == 1
+        assert outputs(f"{tmp_path}/run") == expected
+
+
+VICTIMS = ("driver", "ray::BatchActor", "ray::LedgerShard")
+
+
+def kill_on_the_way(server: FakeOpenAI, home: Path, cluster: str, index: str, victims: list[str], seed: int) -> None:
+    """Make a run with these kills, each some moments after a batch was created; repeat the command until it ends."""
+    batches, chance = server.batches, random.Random(seed)
+    given = {"index.path": index, "cluster.address": cluster, "ledger.flush_s": 0.5}
+    command = [*ANSWER, *flags(settings(server, home, "run", FAST, **given))]
+    left = list(victims)
+    while True:
+        driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        output: list[str] = []
+        reading = threading.Thread(target=lambda driver=driver, into=output: into.append(driver.communicate()[0]))
+        reading.start()
+        n_seen = len(batches.batches)
+        while driver.poll() is None:
+            time.sleep(0.02)
+            if left and (len(batches.batches) > n_seen or chance.random() < 0.005):
+                n_seen = len(batches.batches)
+                time.sleep(chance.uniform(0.0, batches.delay_s + 1.0))
+                victim = left[0]
+                named = [process for name, process in our_processes() if name.startswith(victim)]
+                if victim == "driver" and driver.poll() is None:
+                    os.kill(driver.pid, signal.SIGKILL)
+                elif named:
+                    os.kill(max(named, key=lambda process: process.create_time()).pid, signal.SIGKILL)
+                else:
+                    continue
+                left.pop(0)
+        reading.join()
+        if driver.returncode != -signal.SIGKILL:
+            assert driver.returncode == 0, output
+            return
+
+
+@pytest.mark.ray
+@pytest.mark.chaos
+def test_kills_of_driver_gatherer_and_shard_pay_each_line_once(cluster, sample_here, tmp_path):
+    with FakeOpenAI(batches=FakeBatches(delay_s=3.0)) as server:
+        expected = singly(server, tmp_path, sample_here)
+        kill_on_the_way(server, tmp_path, cluster, sample_here, list(VICTIMS), 1)
+        assert not paid_twice(server.batches)
+        assert outputs(f"{tmp_path}/run") == expected
+
+
+@pytest.mark.ray
+@pytest.mark.chaos
+@pytest.mark.long
+def test_twenty_kills_pay_each_line_once(cluster, sample_here, tmp_path):
+    for chain in range(5):
+        home = tmp_path / str(chain)
+        home.mkdir()
+        with FakeOpenAI(batches=FakeBatches(delay_s=2.0)) as server:
+            expected = singly(server, home, sample_here)
+            victims = [VICTIMS[(chain + kill) % len(VICTIMS)] for kill in range(4)]
+            kill_on_the_way(server, home, cluster, sample_here, victims, chain)
+            assert not paid_twice(server.batches), chain
+            assert outputs(f"{home}/run") == expected, chain
