@@ -19,11 +19,10 @@ import pytest
 import yaml
 from kit.answers import COMPARED, deployment, steps_of
 from kit.fake_openai import Action, FakeOpenAI, completion
-from kit.runs_here import index_here
+from kit.runs_here import index_here, run_here
 
 from kohaku_ray.cli import main
 from kohaku_ray.engine.jobs import sweep as sweeping
-from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.run.record.identity import finished_before
@@ -71,9 +70,14 @@ def recorded(ledger: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def swept(cluster, tmp_path_factory):
-    """One whole sweep of the sample collection: its plan, what it did, what it measured, its page."""
+    """One whole sweep of the sample collection: its plan, what it did, what it measured, its page.
+
+    The index with whole vectors is there.
+    """
     home = tmp_path_factory.mktemp("sweep")
-    plan = plan_sweep(load_sweep(write_sweep(home, TABLES), ["demo"]))
+    plan = plan_sweep(load_sweep(write_sweep(home, TABLES, concurrency=2), ["demo"]))
+    [whole] = [config for config in plan.indexes.values() if config.index.encoder.dim is None]
+    index_here(whole)
     summary = run_sweep(plan)
     text, files, _ = finish_sweep(plan, summary)
     return plan, summary, text, files, collect(plan, summary.failed)
@@ -106,7 +110,7 @@ def test_every_cell_that_can_be_run_is_and_one_that_fails_stops_no_other(swept):
     assert "gives 384" in reason
     assert len(summary.failed) == 2, "two seeds"
     assert summary.n_made == len(plan.runs) - 2
-    assert (summary.n_indexes, len(plan.indexes)) == (2, 3), "64 and whole share what is encoded; 999 cannot be built"
+    assert (summary.n_indexes, len(plan.indexes)) == (1, 3), "whole was there, 999 cannot be built"
     assert "cannot be drawn from 4" in cells_of(sweep, "sizes")["union", "5"].reason
 
 
@@ -117,7 +121,8 @@ def test_a_cell_is_what_the_same_run_alone_gives_to_the_byte(swept, tmp_path):
     config = plan.runs[run_id]
     ledger = config.ledger.model_copy(update={"path": str(tmp_path / "ledger")})
     alone = config.model_copy(update={"run": str(tmp_path / run_id), "ledger": ledger})
-    assert run_answer(alone).n_calls["made"] > 0
+    run_here(alone)
+    assert json.loads(Path(alone.run, "run.json").read_text())["n_calls"]["made"] > 0
     for name in COMPARED:
         assert Path(alone.run, name).read_bytes() == Path(config.run, name).read_bytes(), name
 
@@ -330,19 +335,23 @@ def test_a_budget_is_of_all_runs_and_a_larger_one_goes_on(cluster, indexes, tmp_
 
 @pytest.mark.slow
 def test_two_sweeps_at_once_ask_once(cluster, indexes, tmp_path):
+    """The second is another process's."""
     with FakeOpenAI(lambda index, body: Action(delay_s=0.05)) as server:
         common = {"deployments.fake": deployment(server), "roles.answer.model": "fake"}
-        drivers = []
+        paths = []
         for name, axis in (("one", [4, 8]), ("two", [8, 16])):
             tables = [{"name": name, "axes": {"kohaku.top_k": axis}}]
             settings = {"seeds": [0], "runs": str(tmp_path / f"runs-{name}"), "indexes": indexes}
-            path = write_sweep(tmp_path, tables, name=name, set=common, **settings)
-            command = [sys.executable, "-m", "kohaku_ray", "sweep", path, "--base", "demo"]
-            command += ["--set", f"cluster.address={cluster}"]
-            drivers.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-        for driver in drivers:
-            output, _ = driver.communicate(timeout=400)
-            assert driver.returncode == 0, output
+            paths.append(write_sweep(tmp_path, tables, name=name, set=common, concurrency=1, **settings))
+        here, there = (["sweep", path, "--base", "demo", "--set", f"cluster.address={cluster}"] for path in paths)
+        command = [sys.executable, "-m", "kohaku_ray", *there]
+        driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for line in driver.stdout:
+            if " runs on " in line:
+                break
+        assert main(here) == 0
+        output, _ = driver.communicate(timeout=400)
+        assert driver.returncode == 0, output
         asked = Counter(json.dumps([r.body["messages"], r.body["seed"]]) for r in server.log)
         assert set(asked.values()) == {1}
         keys = set()
