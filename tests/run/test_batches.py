@@ -32,6 +32,7 @@ from kohaku_ray.models.batch_api import NAME, BatchConfig
 from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
+from kohaku_ray.run import batches as run_batches
 from kohaku_ray.run.batches import FILE_TRIES, BatchBackend, BatchRecords
 from kohaku_ray.run.segments import Entry, SegmentStore
 
@@ -318,6 +319,44 @@ def test_replies_that_the_ledger_has_not_written_are_read_again_and_others_are_f
         SegmentStore(str(tmp_path)).write(entries[5:])
         ask(server, tmp_path, [request(7)])
         assert [record["keys"] for record in records(tmp_path)] == [[request_key(request(7))]]
+
+
+def test_a_reply_counts_until_it_is_written_and_a_recorded_one_is_asked_again(tmp_path, monkeypatch):
+    """A shard may die before it has written a reply; `--retry errors` asks one again that is written."""
+    monkeypatch.setattr(run_batches, "_LOOKED_S", 0.0)
+
+    async def run(server, batches):
+        backend = backend_of(server, tmp_path)
+        first = await backend.chat(request(1))
+        assert await backend.chat(request(1)) == first
+        assert len(batches.batches) == 1
+        SegmentStore(str(tmp_path)).write([(request_key(request(1)), Entry(first, "fake", 1.0))])
+        assert await backend.chat(request(1)) == first
+        assert len(batches.batches) == 2
+        await backend.close()
+
+    with provider() as (server, batches):
+        asyncio.run(run(server, batches))
+
+
+def test_progress_says_batches_lines_and_age(tmp_path):
+    async def run(server):
+        backend = backend_of(server, tmp_path, {"gather_s": 0.3})
+        calls = [asyncio.create_task(backend.chat(each)) for each in requests(3)]
+        await asyncio.sleep(0.1)
+        said = [str(backend.progress())]
+        while not (records(tmp_path) and records(tmp_path)[0]["batch_id"]):
+            await asyncio.sleep(0.01)
+        said.append(str(backend.progress()))
+        await asyncio.gather(*calls)
+        while not backend.is_idle:
+            await asyncio.sleep(0.01)
+        await backend.close()
+        return [*said, str(backend.progress())]
+
+    with provider(delay_s=0.5) as (server, _):
+        said = asyncio.run(run(server))
+    assert said == ["3 calls gathered", "1 batch, 0 of 3 lines done, 0 min since", ""]
 
 
 def test_a_batch_that_the_server_has_forgotten_is_asked_again(tmp_path):

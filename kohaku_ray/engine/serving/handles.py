@@ -209,15 +209,20 @@ async def ask_by_batch(application: str, path: str, requests: Sequence[ChatReque
     Raises:
         TransientModelError: There is none, or it died and is not started again.
     """
-    try:
-        actor = await asyncio.to_thread(ray.get_actor, batch_actor_name(application, path), NAMESPACE)
-        outcomes: list[CallOutcome] = await actor.ask_all.remote(requests)
-    except (ValueError, RayError) as error:
-        raise TransientModelError(
-            f"{requests[0].model}: the actor that gathers batches is gone ({message_of(error)}): repeat the command, "
-            "which finds the batches that it has sent"
-        ) from None
-    return outcomes
+    last: BaseException | None = None
+    for attempt in range(REPLICA_TRIES):
+        try:
+            actor = await asyncio.to_thread(ray.get_actor, batch_actor_name(application, path), NAMESPACE)
+            outcomes: list[CallOutcome] = await actor.ask_all.remote(requests)
+            return outcomes
+        except (ValueError, RayError) as error:  # it starts again, and finds what it has sent
+            last = error
+            await asyncio.sleep(min(0.5 * 2**attempt, 8.0))
+    assert last is not None
+    raise TransientModelError(
+        f"{requests[0].model}: the actor that gathers batches is gone ({message_of(last)}): repeat the command, which "
+        "finds the batches that it has sent"
+    )
 
 
 PAIRS_PER_CALL = 256
