@@ -85,34 +85,13 @@ def test_a_token_that_is_set_stays(monkeypatch):
         assert "RAY_AUTH_TOKEN" not in os.environ
 
 
-@pytest.mark.slow
-def test_nothing_of_a_local_ray_is_open_to_other_users(tmp_path):
-    """Its token is in no file, its files lie behind a closed door, and a HOME that is not there is no hindrance."""
-    with started(tmp_path, "wait", HOME="/nonexistent") as process:
-        try:
-            session = Path(process.stdout.readline().split()[1])
-            token = process.stdout.readline().split()[1]
-            assert len(token) == 64
-            door = session.parent.parent
-            assert stat.S_IMODE(door.stat().st_mode) == 0o700
-            assert door.stat().st_uid == os.getuid()
-            files = [file for file in session.rglob("*") if file.is_file() and not file.is_socket()]
-            assert len(files) > 5
-            assert not [file for file in files if token.encode() in file.read_bytes()]
-            assert not Path("/nonexistent").exists()
-            commands = " ".join(
-                " ".join(child.cmdline()) for child in psutil.Process(process.pid).children(recursive=True)
-            )
-            assert "raylet" in commands
-            assert "monitor.py" not in commands  # neither the autoscaler's nor that of logs
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
-    assert not door.exists()
+AT_LENGTH = (pytest.mark.chaos, pytest.mark.long)
+"""Of two processes, one stands for both: the same thread looks after them."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["raylet", "gcs_server"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("raylet", marks=pytest.mark.slow), pytest.param("gcs_server", marks=AT_LENGTH)]
+)
 def test_a_dead_raylet_or_gcs_ends_the_job_with_the_reason(tmp_path, kind):
     process = started(tmp_path, "wait")
     try:
@@ -129,8 +108,9 @@ def test_a_dead_raylet_or_gcs_ends_the_job_with_the_reason(tmp_path, kind):
     assert "Run the same command again: recorded model calls are not made again" in error
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["raylet", "gcs_server"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("raylet", marks=AT_LENGTH), pytest.param("gcs_server", marks=pytest.mark.slow)]
+)
 def test_a_stopped_raylet_or_gcs_ends_the_job_with_the_reason(tmp_path, kind):
     shorter = "import kohaku_ray.engine.local_ray as local_ray; local_ray.STOPPED_S = 2.0\n"
     process = started(tmp_path, "wait", before=shorter)
@@ -164,20 +144,32 @@ Node.start_ray_processes = fail
 
 
 @pytest.mark.slow
-def test_a_ray_that_does_not_start_is_started_once_more(tmp_path):
-    process = started(tmp_path, "wait", "1", before=FAILING, TMPDIR="/tmp")
+def test_a_ray_that_does_not_start_is_started_once_more_and_nothing_of_it_is_open_to_other_users(tmp_path):
+    """Its token is in no file, its files lie behind a closed door, and a HOME that is not there is no hindrance."""
+    process = started(tmp_path, "wait", "1", before=FAILING, TMPDIR="/tmp", HOME="/nonexistent")
     try:
         session = Path(process.stdout.readline().split()[1])
-        assert process.stdout.readline().startswith("token")
-        running = [child.name() for child in psutil.Process(process.pid).children(recursive=True)]
-        assert running.count("gcs_server") == 1, "that of the first try was ended"
+        token = process.stdout.readline().split()[1]
+        assert len(token) == 64
+        door = session.parent.parent
+        assert stat.S_IMODE(door.stat().st_mode) == 0o700
+        assert door.stat().st_uid == os.getuid()
+        files = [file for file in session.rglob("*") if file.is_file() and not file.is_socket()]
+        assert len(files) > 5
+        assert not [file for file in files if token.encode() in file.read_bytes()]
+        assert not Path("/nonexistent").exists()
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert [child.name() for child in children].count("gcs_server") == 1, "that of the first try was ended"
+        commands = " ".join(" ".join(child.cmdline()) for child in children)
+        assert "raylet" in commands
+        assert "monitor.py" not in commands  # neither the autoscaler's nor that of logs
         process.send_signal(signal.SIGTERM)
         _, error = process.communicate(timeout=60)
     finally:
         process.kill()
     first_line, *_ = error.splitlines()
     assert "timed out during startup): starting it once more" in first_line
-    assert not session.parent.parent.exists()
+    assert not door.exists()
 
 
 @pytest.mark.slow

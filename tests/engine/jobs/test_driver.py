@@ -163,14 +163,34 @@ def no_reply() -> Iterator[tuple[FakeOpenAI, threading.Event]]:
         over.set()
 
 
-N_MOMENTS = 20
-IN_EVERY_RUN = {(6, signal.SIGTERM), (12, signal.SIGINT), (17, signal.SIGTERM)}
-"""While libraries load, while Ray starts, and while actors do."""
+def has_loaded(library: str) -> Callable[[psutil.Process], bool]:
+    return lambda job: library in Path(f"/proc/{job.pid}/maps").read_text()
 
+
+def has_started(title: str) -> Callable[[psutil.Process], bool]:
+    def is_there(job: psutil.Process) -> bool:
+        for child in job.children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # ended meanwhile
+                if title in " ".join(child.cmdline()):
+                    return True
+        return False
+
+    return is_there
+
+
+STAGES = {
+    "libraries load": (has_loaded("_raylet"), signal.SIGTERM),
+    "Ray starts": (has_started("gcs_server"), signal.SIGINT),
+    "actors start": (has_started("ray::Retriever"), signal.SIGTERM),
+}
+N_MOMENTS = 20
 START = [
-    pytest.param(moment, number, marks=OFTEN if (moment, number) in IN_EVERY_RUN else AT_LENGTH)
-    for number in (signal.SIGINT, signal.SIGTERM)
-    for moment in range(N_MOMENTS)
+    *(pytest.param(stage, number, marks=OFTEN) for stage, (_, number) in STAGES.items()),
+    *(
+        pytest.param(moment, number, marks=AT_LENGTH)
+        for number in (signal.SIGINT, signal.SIGTERM)
+        for moment in range(N_MOMENTS)
+    ),
 ]
 start_s: list[float] = []
 """Seconds from the first handler of signals to the first call, measured once."""
@@ -186,23 +206,39 @@ def of_ray(home: str) -> list[str]:
     return running
 
 
+def measure_start(start: Callable[[], subprocess.Popen[str]], arrived: threading.Event, number: int) -> float:
+    with start() as job:
+        own_ray.wait_until_caught(job, number)
+        began = time.monotonic()
+        while not arrived.wait(0.05):
+            assert job.poll() is None, job.communicate()[0]
+            assert time.monotonic() < began + 240
+        took_s = time.monotonic() - began
+        job.terminate()
+        job.communicate(timeout=60)
+    return took_s
+
+
 @pytest.mark.parametrize(("moment", "number"), START)
 def test_a_signal_at_any_moment_of_a_start_is_one_line(sample_here, tmp_path, ray_home, no_reply, moment, number):
     """attack5.md, A8: after the line, one of three ended by SIGSEGV. Ctrl-C is sent to all processes."""
     server, arrived = no_reply
-    if not start_s:
-        with driver(server, tmp_path / "whole", sample_here, ray_home, "answer", "demo") as job:
-            own_ray.wait_until_caught(job, number)
-            began = time.monotonic()
-            while not arrived.wait(0.05):
-                assert job.poll() is None, job.communicate()[0]
-                assert time.monotonic() < began + 240
-            start_s.append(time.monotonic() - began)
-            job.terminate()
-            job.communicate(timeout=60)
-    with driver(server, tmp_path, sample_here, ray_home, "answer", "demo") as job:
+
+    def start(home: Path = tmp_path) -> subprocess.Popen[str]:
+        return driver(server, home, sample_here, ray_home, "answer", "demo")
+
+    if moment not in STAGES and not start_s:
+        start_s.append(measure_start(lambda: start(tmp_path / "whole"), arrived, number))
+    with start() as job:
         own_ray.wait_until_caught(job, number)
-        time.sleep(start_s[0] * moment / N_MOMENTS)
+        if moment in STAGES:
+            is_there, process, until = STAGES[moment][0], psutil.Process(job.pid), time.monotonic() + 240
+            while not is_there(process):
+                assert job.poll() is None, job.communicate()[0]
+                assert time.monotonic() < until
+                time.sleep(0.02)
+        else:
+            time.sleep(start_s[0] * moment / N_MOMENTS)
         (os.killpg if number == signal.SIGINT else os.kill)(job.pid, number)
         output, _ = job.communicate(timeout=60)
     assert job.returncode == 1, output
