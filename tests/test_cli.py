@@ -14,7 +14,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from kit.installed import needs
-from kit.rows import check_rows
 from run_files import small_run
 
 from kohaku_ray.cli import main
@@ -45,20 +44,22 @@ def loaded_after(code: str, modules: tuple[str, ...] = HEAVY) -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
-@check_rows(
-    "code",
-    [
-        "import kohaku_ray",
-        "import kohaku_ray.cli\ntry: kohaku_ray.cli.main(['--help'])\nexcept SystemExit: pass",
-        "from kohaku_ray.config import load_config; load_config('demo')",
-        "import kohaku_ray.systems.kohaku, kohaku_ray.systems.hybrid, kohaku_ray.systems.narrative",
-        "import kohaku_ray.evaluation.report, kohaku_ray.run.exchange.vote_files",
-        "import kohaku_ray.run.record.directory, kohaku_ray.evaluation.compare",
-        "from kohaku_ray.sweep.load import load_sweep; load_sweep('paper')",
-    ],
+LIGHT = (
+    "import kohaku_ray",
+    "import kohaku_ray.cli\ntry: kohaku_ray.cli.main(['--help'])\nexcept SystemExit: pass",
+    "from kohaku_ray.config import load_config; load_config('demo')",
+    "import kohaku_ray.systems.kohaku, kohaku_ray.systems.hybrid, kohaku_ray.systems.narrative",
+    "import kohaku_ray.evaluation.report, kohaku_ray.run.exchange.vote_files",
+    "import kohaku_ray.run.record.directory, kohaku_ray.evaluation.compare",
+    "from kohaku_ray.sweep.load import load_sweep; load_sweep('paper')",
 )
-def test_nothing_heavy_is_loaded(code):
-    assert loaded_after(code) == set()
+
+
+def test_nothing_heavy_is_loaded():
+    """All in one process: what the first of them loads would be there after each."""
+    told = "\n".join(f"{code}\nprint(*sorted({set(HEAVY)!r} & set(sys.modules)), file=sys.stderr)" for code in LIGHT)
+    done = subprocess.run([sys.executable, "-c", f"import sys\n{told}"], capture_output=True, text=True, check=True)
+    assert dict(zip(LIGHT, done.stderr.splitlines(), strict=True)) == dict.fromkeys(LIGHT, "")
 
 
 def test_a_process_that_splits_texts_loads_the_tokenizers_of_nltk_alone():
@@ -74,12 +75,9 @@ assert tokenise("les énergies", "fr") == ["énerg"]
     assert "sklearn" in loaded_after(code + later)
 
 
-@pytest.mark.parametrize(
-    "module", ["engine.actors.members", "run.collection.indexing", "run.collection.image_encoding"]
-)
-def test_a_process_that_calls_no_application_starts_without_serve(module):
-    check = f"import kohaku_ray.{module}, sys; assert 'ray.serve' not in sys.modules"
-    subprocess.run([sys.executable, "-c", check], check=True)
+def test_a_process_that_calls_no_application_starts_without_serve():
+    modules = ("engine.actors.members", "run.collection.indexing", "run.collection.image_encoding")
+    assert loaded_after("\n".join(f"import kohaku_ray.{module}" for module in modules), ("ray.serve",)) == set()
 
 
 def test_the_answer_job_imports_before_ray_starts_what_it_needs_for_that_alone():

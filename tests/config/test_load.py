@@ -127,9 +127,10 @@ def test_every_key_has_a_description():
     told = {"kind"}  # its class says it
     for section in sections:
         assert section.__doc__
+        meanings = read_meanings(section)
         for name, field in section.model_fields.items():
             nested = isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
-            assert nested or name in told or read_meanings(section).get(name), f"{section.__name__}.{name}"
+            assert nested or name in told or meanings.get(name), f"{section.__name__}.{name}"
     assert {"kohaku.top_k", "index.encoder.dim", "ensemble.vote.strategy", "prompts"} <= set(keys_of())
 
 
