@@ -145,6 +145,9 @@ FLAGS = {
     "repaired": "were no valid JSON (read as json-repair mends it)",
     "shortened": "were given from a prompt that the server had cut",
     "few_sources": "rest on a context of fewer than three texts",
+    "from_explanation": "have the value that their explanation states and not the one that they gave",
+    "asked_again": "were asked once more, with the passage alone that they quote",
+    "unsupported": "have a value that their explanation or the passage that they cite does not state",
 }
 """What can be wrong with an answer that could be read, or with its context, and how it is said of several."""
 

@@ -22,7 +22,7 @@ from kohaku_ray.records import Reply
 from kohaku_ray.run.models import Call, FailedCall, Model, chat_request, dollars, seed_of
 from kohaku_ray.run.segments import LedgerReply
 from kohaku_ray.storage import join_path
-from kohaku_ray.systems.tools import Limits, Made
+from kohaku_ray.systems.tools import Limits, Made, Part
 
 if TYPE_CHECKING:
     from kohaku_ray.answering.index_operations import IndexOperations, Tokenizer
@@ -112,6 +112,12 @@ class MemberTools:
     def prompts(self) -> Prompts:
         """See ``Tools``."""
         return self.context.prompts
+
+    @property
+    def part(self) -> Part:
+        """See ``Tools``."""
+        ensemble = self.context.config.ensemble
+        return Part() if ensemble.evidence == "same" else Part(ensemble.evidence, self.member, ensemble.members)
 
     async def shared_by_members(self, key: Hashable, make: Callable[[], Awaitable[Made]]) -> Made:
         """See ``Tools``."""

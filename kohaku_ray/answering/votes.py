@@ -50,7 +50,7 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
         answer_rows = _answer_rows(config, row.question, answers)
         rows["answers"] += answer_rows
         asked.append((row.question, answer_rows))
-        rows["trace"] += _trace_rows(row.question, sources, answers, shared)
+        rows["trace"] += _trace_rows(config, row.question, sources, answers)
         calls = [(SHARED if shared else member, call) for member, source in enumerate(sources) for call in source.calls]
         calls += [(member, call) for member, answer in enumerate(answers) for call in answer.calls]
         question_id = row.question.question_id
@@ -181,12 +181,12 @@ def _answer_rows(config: Config, question: Question, answers: Sequence[MemberAns
 
 
 def _trace_rows(
-    question: Question, sources: Sequence[PreparedQuestion], answers: Sequence[MemberAnswer], shared: bool
+    config: Config, question: Question, sources: Sequence[PreparedQuestion], answers: Sequence[MemberAnswer]
 ) -> TableRows:
     """Return the rows of every step; steps shared by all members appear once."""
-    rows: TableRows = []
+    ensemble, rows = config.ensemble, TableRows()
     for member, source in enumerate(sources):
-        owner = SHARED if shared else member
+        owner = SHARED if ensemble.scope == "answer" else member
         steps = source.evidence.trace if source.evidence is not None else ()
         error = () if source.error is None else (TraceRow("prepare", error=source.error),)
         rows += [_trace_row(question, owner, row) for row in (*steps, *error)]
@@ -194,7 +194,8 @@ def _trace_rows(
     for member, answered in enumerate(answers):
         for key, step in grouped(answered.answer.trace, lambda row: (row.attempt, row.step)).items():
             owner = member
-            if shared and not any(row.error for row in step):  # what failed is asked again of its member alone
+            # What failed is asked again of its member alone.
+            if ensemble.shares_context and not any(row.error for row in step):
                 earlier = known.setdefault(key, [])
                 if step in earlier:
                     continue

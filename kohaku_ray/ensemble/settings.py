@@ -38,12 +38,20 @@ class EnsembleConfig(Settings):
     """Deployments, or `NAME + ADAPTER`, assigned to the members in turn; none: all call the lead role's model."""
     scope: Literal["answer", "question"] = "answer"
     """Members share the evidence (answer), or each member prepares its own (question)."""
+    evidence: Literal["same", "rotated", "split"] = "same"
+    """What members see of one search: all the same; all of it in another order each (rotated), so that under a budget
+    another tail is cut off; or the best few matches and a share of the others that no other member sees (split)."""
     early_stop: Stop = "never"
     """Members run in waves; a question ends when no remaining member could change its winning answer (value) or any
     byte of its row (row); never: all members answer every question."""
     waves: tuple[PositiveInt, ...] | None = None
     """Members per wave; None: a bare majority first, then one by one."""
     vote: VoteRule = VoteRule()
+
+    @property
+    def shares_context(self) -> bool:
+        """Whether members with one model are shown the same, so that their prompts are one in a prefix cache."""
+        return self.scope == "answer" and self.evidence == "same"
 
     @property
     def stops(self) -> Stop:

@@ -9,12 +9,12 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kohaku_ray.index.terms import stop_words
 from kohaku_ray.models.json_text import FoundValue, find_values, loads, why_nothing
-from kohaku_ray.models.schema import ANSWER_FIELDS, MOST_QUERY_CHARS
+from kohaku_ray.models.schema import ANSWER_FIELDS, MISSING, MOST_QUERY_CHARS
 from kohaku_ray.records import Prediction, Reply
 from kohaku_ray.values.kinds import STATEMENT, ValueKind, read_as
 from kohaku_ray.values.read import BOOLEANS, WRAPPING, clean_text, is_blank_lenient
@@ -115,6 +115,18 @@ def parse_plan(reply: Reply | str, question_text: str, n: int, shown: Iterable[s
     queries = next(filter(None, map(_query_list, find_values(reply))), None)
     if queries is None:
         return Plan((question_text,), error=why_nothing(reply, "JSON object with queries"))
+    return sift_queries(queries, question_text, n, shown)
+
+
+def parse_missing(reply: Reply, question_text: str) -> Plan:
+    """Read what a reply says is missing (``schema.MISSING``) as a query beside the question; alone: it says nothing."""
+    fields = next((found[0] for found in map(_answer_fields, find_values(reply)) if found), {})
+    missing = value_text(fields.get(MISSING))
+    return sift_queries([missing] if missing else [], question_text, 2)
+
+
+def sift_queries(queries: Sequence[str], question_text: str, n: int, shown: Iterable[str] = ()) -> Plan:
+    """Keep the queries that can be searched; arguments as of ``parse_plan``."""
     asked = _words(" ".join((STATEMENT.sub("", question_text), *shown)))
     distinct = {_fold(question_text): question_text}
     dropped: dict[str, str] = {}
@@ -129,7 +141,8 @@ def parse_plan(reply: Reply | str, question_text: str, n: int, shown: Iterable[s
             distinct.setdefault(_fold(query), query)
             continue
         dropped.setdefault(query[:MOST_QUERY_CHARS], reason)
-    error = f"none of the {len(queries)} queries can be searched" if len(dropped) == len(queries) else None
+    none_left = queries and len(dropped) == len(queries)
+    error = f"none of the {len(queries)} queries can be searched" if none_left else None
     return Plan(tuple(distinct.values())[:n], tuple(dropped.items()), error)
 
 

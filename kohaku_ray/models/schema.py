@@ -21,6 +21,9 @@ ANSWER_FIELDS = ("explanation", "answer", "answer_value", "answer_unit", "ref_id
 SHORT_FIELDS = tuple(field for field in ANSWER_FIELDS if field != "answer")
 """Those of a small model: after an answer that is a value already, it gives the value as ``is_blank``."""
 
+MISSING = "missing"
+"""Field of an answer in which a model that abstains names what to search (`kohaku.second_round`)."""
+
 MOST_QUERY_CHARS = 200
 """Longest query of a plan, in characters."""
 
@@ -57,7 +60,7 @@ def answer_schema(
         kind: Kind of value asked for; None: any text.
         most_chars: Longest explanation and longest answer, in characters; None: unbounded.
         most_refs: Most references; None: as many as documents.
-        fields: Those of ``ANSWER_FIELDS`` that a reply has.
+        fields: Those of ``ANSWER_FIELDS`` and ``MISSING`` that a reply has.
 
     Returns:
         A JSON schema; without documents it allows an empty ``ref_id`` only.
@@ -67,7 +70,8 @@ def answer_schema(
     cited = {"type": "string", "enum": known} if known and constrain else _SHORT
     refs = {"type": "array", "items": cited, "maxItems": min(len(known), most_refs or len(known))}
     value = _COPIED if kind == "number" and "answer" not in fields else _VALUES[kind]
-    every = dict(zip(ANSWER_FIELDS, (prose, prose, value, _UNIT, refs), strict=True))
+    missing = {"type": "string", "maxLength": MOST_QUERY_CHARS}
+    every = dict(zip((*ANSWER_FIELDS, MISSING), (prose, prose, value, _UNIT, refs, missing), strict=True))
     return _object({name: every[name] for name in fields})
 
 

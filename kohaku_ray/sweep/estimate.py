@@ -203,7 +203,7 @@ def estimate(plan: SweepPlan, recorded: RecordedKeys) -> Estimate:
             takes_batches = isinstance(config.models[name], OpenAIConfig)
             costs[shown] = max(costs.get(shown, (0.0, 0.0)), (priced[0], priced[takes_batches]))
             retried = _what_is_shown(config, name, {*uses.retry_settings} - {*uses.further_settings})
-            further[retried] = max(further.get(retried, 0), n * (uses.attempts - 1))
+            further[retried] = max(further.get(retried, 0), n * (uses.attempts * uses.calls_per_attempt - 1))
     known = {path: recorded(path) for path in opening}
     n_answers = sum(n for n, _ in first.values())
     return Estimate(
@@ -262,6 +262,11 @@ def _what_is_shown(config: Config, name: str, without: AbstractSet[str] | Sequen
             "prompts": config.prompts,
             "model": model_parts(config.models[name]),
             "scope": config.ensemble.scope,
+            **(
+                {}
+                if config.ensemble.evidence == "same"
+                else config.ensemble.model_dump(include={"evidence", "members"})
+            ),
             "seed": config.seed,
             "ledger": config.ledger.path,
         }

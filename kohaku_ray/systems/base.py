@@ -84,7 +84,8 @@ class Uses:
     Attributes:
         roles: Model roles that are asked.
         views: Deepest search per view.
-        attempts: Most answer calls per member and question.
+        attempts: Most attempts per member and question.
+        calls_per_attempt: Most answer calls of each.
         retry_settings: Settings that do not change the first attempt.
         further_settings: Those of them that change the further attempts, not only their number.
         opens_again: Whether each further attempt of a member makes the calls of ``opening`` again.
@@ -97,6 +98,7 @@ class Uses:
     roles: tuple[str, ...]
     views: Mapping[str, Depth] = field(default_factory=dict)
     attempts: int = 1
+    calls_per_attempt: int = 1
     retry_settings: tuple[str, ...] = ()
     further_settings: tuple[str, ...] = ()
     opens_again: bool = False
@@ -182,6 +184,7 @@ class System:
         columns: Which columns of a question file make the question, and which are gold.
         quote_step: Step of the trace whose texts support a citation; empty: the first step that has the document.
         outputs: Files written beside the tables: ``(votes, answers, trace) -> text`` by file name.
+        divides: ``answer`` shows each member its part of the evidence (``Tools.part``).
         check: Takes a configuration; raises ``ConfigError`` where the system cannot run it.
         offline: Builds the stand-in for a model: ``(abstain_below, window_tokens) -> Backend``.
         derived: Further measures of an answer, which a sweep computes when it shows them: ``(rows of its trace, nodes
@@ -208,6 +211,7 @@ class System:
     columns: QuestionColumns = field(default_factory=QuestionColumns)
     quote_step: str = ""
     outputs: Mapping[str, Callable[[Rows, Rows, Rows], str]] = field(default_factory=dict)
+    divides: bool = False
     check: Callable[[Any], None] | None = None
     offline: Callable[[float, int], Backend] | None = None
     derived: Mapping[str, Callable[[Rows, NodeTable, Any], float]] = field(default_factory=dict)

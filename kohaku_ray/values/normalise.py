@@ -24,7 +24,7 @@ _TO = re.compile(
     re.IGNORECASE,
 )
 _YEARS = re.compile(r"((?:1[5-9]|20)[0-9]{2})\s?[-/]\s?((?:1[5-9]|20)?[0-9]{2})")
-_NEXT_ITEM = re.compile(r",\s+(?:and\s+)?|\s+and\s+|;\s+|\s*&\s*", re.IGNORECASE)
+NEXT_ITEM = re.compile(r",\s+(?:and\s+)?|\s+and\s+|;\s+|\s*&\s*", re.IGNORECASE)
 _MOST_WORDS, _MOST_ITEMS = 4, 12  # of a name in a list, and of items in a list without brackets
 _MOST_CUTS = 4  # places at which a range may be cut in two that are tried
 
@@ -72,7 +72,7 @@ def normalise(value: str, unit: str | None = None) -> Value:
 def _normalise(value: str, unit: str | None) -> Value:
     if is_abstention(value):
         return BLANK_VALUE
-    value, asked = value.strip(), read_asked("" if unit is None or is_blank(unit) else plain_characters(unit))
+    value, asked = value.strip(), _asked(unit)
     if POINT.fullmatch(value):
         return _number(value, asked) or Value("text", text=text_key(value))
     text = plain_characters(value)
@@ -124,7 +124,7 @@ def _list(bracketed: re.Match[str], asked: Asked) -> Value | None:
 def _listed(text: str, asked: Asked) -> Value | None:
     """Read names or numbers with commas, "and" or "&" between them; a text where both are among them."""
     bare = text.strip(" .,;:!?\"'")
-    parts = _NEXT_ITEM.split(bare) if _NEXT_ITEM.search(bare) and not set(bare) & set("()[]{}") else []
+    parts = NEXT_ITEM.split(bare) if NEXT_ITEM.search(bare) and not set(bare) & set("()[]{}") else []
     if not 1 < len(parts) <= _MOST_ITEMS or any(not part or len(part.split()) > _MOST_WORDS for part in parts):
         return None
     numbers = [_number(part, asked) for part in parts]
@@ -196,12 +196,26 @@ def write_number(value: str, unit: str | None = None) -> str:
     """
     if parse_number(value) is not None or len(value) > LONGEST_VALUE or is_abstention(value):
         return value
-    asked = read_asked(plain_characters("" if unit is None or is_blank(unit) else unit))
+    asked = _asked(unit)
     amount = parse_amount(plain_characters(value), asked)
     if amount is None or amount.unit or (measured := measure(amount, asked)) is None:
         return value
-    number = measured[0] / asked.unit.factor
+    return _plain_number(measured[0] / asked.unit.factor)
+
+
+def write_value(value: Value, unit: str | None = None) -> str:
+    """Write a number, or a pair as ``[low,high]``, in the unit asked for, plainly: the reverse of ``normalise``."""
+    factor = _asked(unit).unit.factor
+    numbers = [_plain_number(number / factor) for number in value.numbers]
+    return numbers[0] if value.kind == "number" else f"[{','.join(numbers)}]"
+
+
+def _plain_number(number: float) -> str:
     return str(int(number)) if number.is_integer() and abs(number) < 1e15 else f"{number:.12g}"
+
+
+def _asked(unit: str | None) -> Asked:
+    return read_asked("" if unit is None or is_blank(unit) else plain_characters(unit))
 
 
 def group_values(values: Sequence[str], unit: str | None = None) -> list[int]:

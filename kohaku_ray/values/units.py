@@ -100,7 +100,7 @@ PLAIN: tuple[tuple[str, float, tuple[str, ...]], ...] = (
     ("area", 1e6, ("km2", "square kilometer", "square kilometers", "square kilometre", "square kilometres")),
 )
 _CO2 = re.compile(
-    r"(?<=[a-zA-Z])\s*[- ]?(?:of\s+)?(?:co2|carbon\s+dioxide)(?:[- ]?eq?\.?|[- ]?equivalents?)?$", re.IGNORECASE
+    r"(?<=[a-zA-Z])\s*[- ]?(?:of\s+)?(?:co ?2|carbon\s+dioxide)(?:[- ]?eq?\.?|[- ]?equivalents?)?$", re.IGNORECASE
 )
 
 _WORDS = re.compile(r"(?!.*\bper\b)[^\W\d_]+(?:[ '-][^\W\d_]+){0,4}")

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from kit.scripted_tools import MemoryIndex, library
 
+from kohaku_ray.answering.block import MemberAnswer, PreparedQuestion
 from kohaku_ray.answering.executor import InProcessExecutor, start_block
 from kohaku_ray.answering.tools import RunContext
+from kohaku_ray.answering.votes import vote_block
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import DataError, ModelError
-from kohaku_ray.records import Question, Reply
+from kohaku_ray.records import Prediction, Question, Reply, TraceRow
 from kohaku_ray.run.models import models_of
 from kohaku_ray.run.segments import Entry, LedgerReply
+from kohaku_ray.systems.base import Answer
 from tests.own_system.lookup import SYSTEM as LOOKUP
 
 NODES = library(doc=[("Numbers", ["Four is a number."])])
@@ -112,6 +116,16 @@ def test_a_block_in_this_process_is_prepared_once_shared_settled_and_voted_on():
     assert [name for name, *_ in index.asked].count("lexical") == len(BLOCK), "once per question, not per member"
     shown = [row["member"] for row in tables["trace"].to_pylist() if row["step"] == "shown"]
     assert shown == [-1] * len(BLOCK), "what members share stands once"
+
+
+def test_what_members_see_by_themselves_is_theirs_in_the_trace():
+    config = load_config("default", ["ensemble.members=2", "ensemble.evidence=split"])
+    question, seen = BLOCK[0], TraceRow("context", 0, "shown")
+    answers = [MemberAnswer(Answer(Prediction(), (seen,))) for _ in range(2)]
+    prepared = PreparedQuestion(question, SimpleNamespace(trace=(TraceRow("plan", 0, "planned"),)), None)
+    _, tables = vote_block(config, 1, [prepared], *([answer] for answer in answers))
+    rows = [(row["step"], row["member"]) for row in tables["trace"].to_pylist()]
+    assert rows == [("plan", -1), ("context", 0), ("context", 1)]
 
 
 def test_a_member_without_a_reply_has_its_error_and_what_breaks_the_run_is_raised():

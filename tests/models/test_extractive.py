@@ -61,7 +61,15 @@ def answer_prompt(question: Question, snippets, media=()) -> Prompt:
         "media": tuple(PromptSnippet(*item) for item in media),
     }
     return PROMPTS.render(
-        "answer", {**asked(question), **texts, "order": "context_first", "instructions": "full", "kind": None}
+        "answer",
+        {
+            **asked(question),
+            **texts,
+            "order": "context_first",
+            "instructions": "full",
+            "kind": None,
+            "names_missing": False,
+        },
     )
 
 

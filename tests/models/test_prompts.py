@@ -47,7 +47,15 @@ def answer(
         "media": tuple(PromptSnippet(*item) for item in media),
     }
     return prompts.render(
-        "answer", {**asked(question), **texts, "order": order, "instructions": instructions, "kind": kind}
+        "answer",
+        {
+            **asked(question),
+            **texts,
+            "order": order,
+            "instructions": instructions,
+            "kind": kind,
+            "names_missing": False,
+        },
     )
 
 

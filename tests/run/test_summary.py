@@ -25,12 +25,13 @@ def test_calls_are_added_up_by_deployment():
 
 
 def test_the_bound_of_the_cached_share_is_that_of_calls_with_one_prompt():
-    """By hand: three members of 300 tokens share 600; one reply used twice, and a plan of its own, share nothing."""
-    members = [usage("q1", n, key=f"{n:02x}", prompt_tokens=300) for n in range(3)]
-    alone = [usage("q2", n, key="0a", prompt_tokens=300) for n in range(2)]
-    plan = [usage("q1", -1, role="plan", key="0b", prompt_tokens=100)]
-    [row] = spent(pl.DataFrame([*members, *alone, *plan], infer_schema_length=None))
-    assert row.cached_bound == pytest.approx(600 / 1600)
+    """By hand: three members of 300 tokens share 600; one reply used twice, and prompts of their own, share nothing."""
+    members = [usage("q1", n, key=f"{0:08x}{n}", prompt_tokens=300) for n in range(3)]
+    alone = [usage("q2", n, key=f"{1:08x}0", prompt_tokens=300) for n in range(2)]
+    split = [usage("q3", n, key=f"{n + 2:08x}0", prompt_tokens=300) for n in range(2)]  # ensemble.evidence: split
+    plan = [usage("q1", -1, role="plan", key=f"{9:08x}0", prompt_tokens=100)]
+    [row] = spent(pl.DataFrame([*members, *alone, *split, *plan], infer_schema_length=None))
+    assert row.cached_bound == pytest.approx(600 / 2200)
 
 
 def test_energy_that_was_not_measured_everywhere_is_not_known():

@@ -263,6 +263,14 @@ def test_a_retry_with_another_depth_is_another_prompt(make_plan):
     assert "in the ledger\n" in describe_plan(plan, nothing)
 
 
+def test_members_that_see_different_evidence_ask_else_and_checked_values_may_be_asked_once_more(make_plan):
+    common = {"questions.limit": 10, "ensemble.members": 2, "kohaku.max_retries": 0}
+    split = estimate(make_plan(seeds=[0], set=common, axes={"ensemble.evidence": ["same", "split"]}), nothing)
+    assert (split.n_answers, split.n_answers_most) == (2 * 2 * 10, 2 * 2 * 10)
+    checked = estimate(make_plan(seeds=[0], set=common, axes={"kohaku.check_value": [False, True]}), nothing)
+    assert (checked.n_answers, checked.n_answers_most) == (2 * 10, 2 * 2 * 10)
+
+
 def test_a_study_stands_on_one_run_of_the_whole_pool_however_it_is_voted_over(make_plan):
     study = {"pool": {"members": 7}, "axes": {"ensemble.vote.ignore_blank": [True, False], "ensemble.members": [1, 7]}}
     other = {**study, "set": {"ensemble.vote.tiebreak": "blank"}}

@@ -647,3 +647,104 @@ def test_uses_says_what_is_asked():
     assert (set(uses.roles), uses.attempts, uses.cross_encoder) == ({"answer", "plan"}, 2, "pairs")
     assert dict(uses.views) == {"nodes": Depth(dense=6), "paragraphs": Depth(lexical=5)}
     assert uses.context_tokens == 700
+
+
+# ---- members with different evidence
+
+
+def members_shown(how, n=3, **changed):
+    """What each of n members is shown: the prompts, and the tools that were asked."""
+    config, shared = (
+        settings(**{"top_k": 12, "max_context_tokens": 30, "dedup": "node", "max_retries": 0} | changed),
+        {},
+    )
+    members = []
+    for member in range(n):
+        tools = tools_for(reply())
+        ensemble = tools.context.config.ensemble.model_copy(update={"members": n, "evidence": how})
+        run = tools.context.config.model_copy(update={"ensemble": ensemble})
+        tools.context = replace(tools.context, config=run, models=tools.context.models * n)
+        tools.member, tools.shared = member, shared
+        members.append(tools)
+
+    async def run():
+        evidence = await prepare(QUESTION, members[0], config)
+        return await asyncio.gather(*(answer(evidence, tools, config) for tools in members))
+
+    return asyncio.run(run()), members
+
+
+@pytest.mark.parametrize("context", ["groups", "windows"])
+@pytest.mark.parametrize("how", ["same", "rotated", "split"])
+def test_members_are_shown_parts_of_one_search(how, context):
+    results, members = members_shown(how, context=context)
+    prompts = [answer_calls(tools)[0].prompt.user for tools in members]
+    assert (len(set(prompts)) > 1) == (how != "same")
+    assert [len([call for call in tools.asked if call[0] == "search"]) for tools in members] == [1, 0, 0]
+    texts = [{row.text for row in rows_of(result, "context")} for result in results]
+    assert len(set.union(*texts)) > len(texts[0]) or how == "same"
+    assert all(result.measures["context_tokens"] <= 30 for result in results)
+
+
+def test_the_head_of_what_is_split_is_shared_and_the_rest_is_not():
+    results, _ = members_shown("split", max_context_tokens=None)
+    seen = [matches(result) for result in results]
+    head = seen[0][:3]
+    assert all(of_member[:3] == head for of_member in seen)
+    rest = [node for of_member in seen for node in of_member[3:]]
+    assert len(rest) == len(set(rest)) > 0
+
+
+# ---- a second round
+
+MISSING = "Rain fills the lakes"
+
+
+def named(missing=MISSING, value="is_blank", refs=()):
+    return reply(value, refs, missing=missing)
+
+
+def second(*answers, **changed):
+    given = {"second_round": True, "max_retries": 0, "top_k": 2, "instructions": "short"} | changed
+    return asked(*answers, **given)
+
+
+def test_what_a_blank_answer_says_is_missing_is_searched_and_asked_with_once_more():
+    answer, tools = second(named(), reply("12", ("water",)))
+    assert (answer.prediction.attempt, answer.prediction.answer_value) == (1, "12")
+    first, again = answer_calls(tools)
+    assert (first.attempt, again.attempt) == (0, 1)
+    assert "missing" in first.schema["properties"]
+    assert '"missing"' in first.prompt.user
+    assert not any("Rain fills lakes" in text for _, text in snippets(first))
+    assert any("Rain fills lakes" in text for _, text in snippets(again))
+    assert [call for call in tools.asked if call[0] in ("embed", "search")][2:] == [
+        ("embed", (QUESTION.text, MISSING)),
+        ("search", "nodes", 2, 4),
+    ]
+    assert [(row.text, row.note, row.attempt) for row in rows_of(answer, "plan")] == [
+        (QUESTION.text, "", 1),
+        (MISSING, "missing", 1),
+    ]
+
+
+@pytest.mark.parametrize("missing", ["", "is_blank", QUESTION.text, "5.9KM", None])
+def test_without_a_fact_to_search_there_is_no_second_round_beyond_the_retries(missing):
+    assert len(answer_calls(second(named(missing), reply())[1])) == 1
+    answer, tools = second(named(missing), reply(), max_retries=1)
+    assert (answer.prediction.attempt, len(answer_calls(tools))) == (1, 2), "a retry as without it"
+    assert [call for call in tools.asked if call[0] == "search"] == [("search", "nodes", 1, 4)]
+
+
+def test_an_answer_needs_no_second_round_and_an_unreadable_reply_names_nothing():
+    assert len(second(reply())[1].sent) == 1
+    assert len(second(UNREADABLE, reply())[1].sent) == 1
+
+
+def test_the_field_is_in_schema_and_prompt_only_where_it_is_used():
+    plain, _ = (asked(reply(), instructions=each)[1].sent[0] for each in ("short", "full"))
+    assert "missing" not in plain.schema["properties"]
+    assert "missing" not in plain.prompt.user
+    assert SYSTEM.uses(settings(second_round=True, max_retries=0)).attempts == 2
+    with pytest.raises(ValueError, match="second_round and replan are both true"):
+        settings(second_round=True, replan=True)

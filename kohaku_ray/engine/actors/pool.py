@@ -348,25 +348,27 @@ def contexts_cached(
     They are as long as those of the run so far, at first as the window. Of several replicas, one may have more
     questions than the others by the deployment's ``load_bound``. In waves it is one less than a cache holds, but two
     where it holds two: what is freed last goes last, so that a cache keeps the context of a question that has ended
-    longer than that of one between two waves.
+    longer than that of one between two waves. Members that do not share their context have one each, and no wave finds
+    that of an earlier one.
 
     Args:
         config: The run.
         cache_tokens: Of a replica, by deployment; None: it does not say, and may hold any number.
         summary: What the run has counted so far.
     """
-    n_contexts = math.inf
+    n_contexts, n_calls = math.inf, max(map(len, waves_of(config)))
+    n_prompts = 1 if config.ensemble.shares_context else n_calls
     for name, tokens in cache_tokens.items():
         deployment = config.deployments[name]
         if tokens is None or not isinstance(deployment, VllmConfig):
             continue
-        question_tokens: float = deployment.window_tokens
+        question_tokens: float = n_prompts * deployment.window_tokens
         if summary is not None and summary.context_tokens:
             replies = summary.spent.get("completion_tokens", 0) / max(summary.n_calls["made"], 1)
-            question_tokens = summary.context_tokens / summary.n_questions + replies * max(map(len, waves_of(config)))
+            question_tokens = n_prompts * summary.context_tokens / summary.n_questions + replies * n_calls
         n = deployment.most_replicas
         held = tokens / question_tokens
-        if len(waves_of(config)) > 1:
+        if len(waves_of(config)) > 1 and config.ensemble.shares_context:
             held = max(held - 1, min(held, 2))
         n_contexts = min(n_contexts, held * (n if n == 1 else n / deployment.load_bound))
     return n_contexts
@@ -391,7 +393,7 @@ def blocks_in_flight(config: Config, size: int, n_contexts: float = math.inf) ->
         return max(capacity // (n_calls * size), 1)
     roles = config.declaration.roles
     fills = FILLS + any(roles[name].stage == "prepare" for name in config.uses.roles)
-    if n_waves > 1 and n_contexts < fills * capacity / n_calls:
+    if n_waves > 1 and config.ensemble.shares_context and n_contexts < fills * capacity / n_calls:
         return max(int(n_contexts / size), 1)
     n_questions = max(4 * n_replicas(config), fills * min(capacity / n_calls, n_contexts))
     return max(math.ceil(n_questions / size), 2)

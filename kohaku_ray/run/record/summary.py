@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kohaku_ray.models.request import PROMPT_CHARS
 from kohaku_ray.records import CUT, FLAGS
 from kohaku_ray.records import pluralize as pluralize
 from kohaku_ray.run.tables import SPENT
@@ -144,8 +145,8 @@ class Spent:
     Attributes:
         n_calls: Replies used; one reply used twice counts twice.
         cached_share: Share of prompt tokens from the prefix cache; None without prompts.
-        cached_bound: The share if the first of a question's k different calls filled the cache for the others,
-            (k - 1) / k of each; what other questions' prompts share with it comes on top. None without prompts.
+        cached_bound: The share if the first of a question's k different calls with one prompt filled the cache for the
+            others, (k - 1) / k of each; what other prompts share with it comes on top. None without prompts.
         queue_s: Seconds spent waiting for a replica.
         service_s: Seconds in replicas.
         joules: Energy; None if not measured.
@@ -171,7 +172,8 @@ def spent(usage: pl.DataFrame) -> list[Spent]:
     if usage.is_empty():
         return []
     total = {name: pl.col(name).sum() for name in SPENT}
-    alike = pl.col("key").n_unique().over("deployment", "question_id", "role", "attempt")
+    prompt = pl.col("key").str.head(PROMPT_CHARS)
+    alike = pl.col("key").n_unique().over("deployment", "question_id", prompt)
     prompts = pl.when(total["prompt_tokens"] > 0)
     sums = {
         **total,

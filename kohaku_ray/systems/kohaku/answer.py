@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.index.views import IMAGE
 from kohaku_ray.models.json_text import loops
-from kohaku_ray.models.parse import parse_answer
+from kohaku_ray.models.parse import Plan, parse_answer, parse_missing
 from kohaku_ray.models.prompts import Prompt
-from kohaku_ray.models.schema import ANSWER_FIELDS, SHORT_FIELDS, answer_schema
+from kohaku_ray.models.schema import ANSWER_FIELDS, MISSING, SHORT_FIELDS, answer_schema
 from kohaku_ray.records import CUT, Prediction, Reply, TraceRow
 from kohaku_ray.retrieval.context import Context, ContextSnippet, assemble
 from kohaku_ray.retrieval.evidence import (
@@ -26,12 +26,16 @@ from kohaku_ray.retrieval.evidence import (
     within,
 )
 from kohaku_ray.retrieval.fusion import Dedup, Ranked, append_lexical, best_first
+from kohaku_ray.retrieval.parts import part_of
 from kohaku_ray.retrieval.windows import choose
 from kohaku_ray.systems.base import Answer
-from kohaku_ray.systems.kohaku.prepare import answer_prompt, plan_and_search
+from kohaku_ray.systems.kohaku.check import check_value
+from kohaku_ray.systems.kohaku.prepare import answer_prompt, plan_and_search, search_plan
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
 from kohaku_ray.systems.tools import Tools
 from kohaku_ray.values.kinds import kind_of
+from kohaku_ray.values.normalise import normalise
+from kohaku_ray.values.stated import find_stated
 
 CHARS_PER_TOKEN = 3
 """Fewer characters per token than English has: an estimate for uncounted texts must not be too low."""
@@ -45,7 +49,8 @@ EMPTY = Context((), (), (), (), 0, False)
 async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> Answer:
     """Call the model, and again with deeper evidence while the answer is blank and retries are left.
 
-    With ``replan`` a retry plans and searches anew.
+    With ``replan`` a retry plans and searches anew; with ``second_round`` the second attempt searches what the first
+    named as missing.
 
     The best try counts: a later one that is blank, cut off or unreadable does not hide an earlier answer. If the model
     fails, the attempts end with a blank prediction that carries the error; nothing is raised.
@@ -54,8 +59,13 @@ async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> 
     plans: list[TraceRow] = []
     # Retries of a blank answer alone. The others: a server's failures (models/openai.chat), a lost replica
     # (engine/serving/handles), a lost actor (engine/actors/pool). docs/operations.md has their product.
-    for attempt in range(settings.max_retries + 1):
-        if attempt and settings.replan:
+    for attempt in range(settings.n_attempts):
+        if attempt == 1 and settings.second_round and len((plan := _missing(evidence, tries)).queries) > 1:
+            evidence = await search_plan(evidence.question, plan, tools, settings, settings.n_attempts, 1, "missing")
+            plans += evidence.trace
+        elif attempt > settings.max_retries:
+            break  # nothing was named
+        elif attempt and settings.replan:
             evidence = await plan_and_search(evidence.question, tools, settings, attempt)
             plans += evidence.trace
         tries += await Attempt(evidence, tools, settings, attempt).tries()
@@ -75,11 +85,17 @@ async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> 
     )
 
 
+def _missing(evidence: Evidence, tries: Sequence[Try]) -> Plan:
+    """Return the question and what the last reply that abstains says is missing, as queries."""
+    replies = [attempted.reply for attempted in tries if attempted.reply is not None and not attempted.prediction.error]
+    return parse_missing(replies[-1], evidence.question.text) if replies else Plan((evidence.question.text,))
+
+
 class Shown(NamedTuple):
     """What the model is shown in one attempt, the same for all members with equal models.
 
     Without a document to cite there is no prompt. ``overflowed``: the model had refused the prompt's length, and was
-    shown less. ``passages``: what references are taken from with ``cite: explanation``.
+    shown less. ``passages``: the terms of its snippets by their numbers, where it matters which of them is quoted.
     """
 
     context: Context
@@ -99,12 +115,14 @@ class Try:
         shown: What the model was shown.
         reply: The reply; None if the model failed, or had nothing to be shown.
         failed: No further attempt is worth its tokens: the model failed, or needs more tokens than it may generate.
+        doubted: The passage that it quotes, where this does not say which value is meant (``check_value``).
     """
 
     prediction: Prediction
     shown: Shown
     reply: Reply | None = None
     failed: bool = False
+    doubted: ContextSnippet | None = None
 
     @property
     def worth(self) -> int:
@@ -179,10 +197,12 @@ class Attempt:
         tries = [self._read(reply, shown) for reply in replies]
         if error or not replies:
             tries.append(self._unasked(shown, error))
+        elif (passage := tries[-1].doubted) is not None:
+            tries = [*tries[:-1], *await self._ask_again(tries[-1], passage)]
         return tries
 
     async def _shown(self, depth: AttemptDepth) -> Shown:
-        """Make what the model is shown at a depth, once for all members."""
+        """Make what the model is shown at a depth, once for all members with one part of the evidence."""
 
         async def make() -> Shown:
             settings, tools = self.settings, self.tools
@@ -194,14 +214,19 @@ class Attempt:
                 tools.image(image.path, settings.image_pixels) for image in context.images if settings.send_images
             ]
             prompt = answer_prompt(tools.prompts, self.evidence.question, context, settings, self.kind, images)
-            most = tools.limits().max_tokens
-            fields = ANSWER_FIELDS if settings.instructions == "full" else SHORT_FIELDS
-            schema = answer_schema(context.doc_ids, settings.constrain_refs, self.kind, most, settings.max_refs, fields)
-            cited = context.snippets if settings.cite == "explanation" else ()
-            passages = terms_of((part.doc_id, part.text) for part in cited)
-            return Shown(context, trace, prompt, schema, passages=passages)
+            is_quoted = settings.cite == "explanation" or settings.check_value
+            parts = context.snippets if is_quoted else ()
+            passages = terms_of((str(number), part.text) for number, part in enumerate(parts))
+            return Shown(context, trace, prompt, self._schema(context.doc_ids), passages=passages)
 
-        return await self.tools.shared_by_members(("shown", self.attempt, depth, self.evidence.queries), make)
+        key = ("shown", self.attempt, depth, self.evidence.queries, self.tools.part)
+        return await self.tools.shared_by_members(key, make)
+
+    def _schema(self, doc_ids: Sequence[str]) -> dict[str, Any]:
+        settings, most = self.settings, self.tools.limits().max_tokens
+        fields = ANSWER_FIELDS if settings.instructions == "full" else SHORT_FIELDS
+        fields = (*fields, MISSING) if settings.second_round else fields
+        return answer_schema(doc_ids, settings.constrain_refs, self.kind, most, settings.max_refs, fields)
 
     async def _chat(self, shown: Shown, replies: list[Reply]) -> None:
         """Ask for the answer, and add the replies; without a document to cite, no call is made.
@@ -224,19 +249,67 @@ class Attempt:
             replies.append(longer)
 
     def _read(self, reply: Reply, shown: Shown) -> Try:
+        settings, context = self.settings, shown.context
         unit = self.evidence.question.answer_unit
-        read = parse_answer(reply, shown.context.doc_ids, self.attempt, unit, self.kind)
-        if self.settings.instructions == "short":  # which ask for none
+        read = parse_answer(reply, context.doc_ids, self.attempt, unit, self.kind)
+        if settings.instructions == "short":  # which ask for none
             read = replace(read, answer=read.explanation)
-        if self.settings.cite == "explanation" and not read.is_blank:
-            source = attribute(read.explanation, shown.passages)
-            if source is not None:
-                flags = tuple(flag for flag in read.flags if flag != "uncited")
-                read = replace(read, ref_ids=(source,), flags=flags)
-        if self.settings.require_refs and "uncited" in read.flags:
+        source = attribute(read.explanation, shown.passages)
+        quoted = None if source is None else context.snippets[int(source)]
+        if settings.cite == "explanation" and quoted is not None and not read.is_blank:
+            read = replace(read, ref_ids=(quoted.doc_id,), flags=_without(read.flags, "uncited"))
+        doubted = None
+        if settings.check_value and quoted is not None:
+            read, doubted = self._check(read, context, quoted)
+        if settings.require_refs and "uncited" in read.flags:
             read = replace(read, is_blank=True, answer_value="")
         needs_more = reply.finish_reason == CUT and read.is_blank and not loops(reply.text)
-        return Try(read, shown, reply, failed=needs_more)
+        return Try(read, shown, reply, failed=needs_more, doubted=doubted)
+
+    def _check(
+        self, read: Prediction, context: Context, quoted: ContextSnippet
+    ) -> tuple[Prediction, ContextSnippet | None]:
+        """Check a value against its explanation and the passages of the documents cited, or the one that is quoted.
+
+        Returns:
+            The answer, with the value that both state if there is one such; and the passage to ask with again, if any.
+        """
+        unit = self.evidence.question.answer_unit
+        texts = [(part.doc_id, part.text) for part in context.snippets]
+        texts += [(part.doc_id, part.text) for part in context.captions]
+        cited = [text for doc_id, text in texts if doc_id in read.ref_ids] or [quoted.text]
+        check = check_value(read.answer_value, read.explanation, cited, self.kind, unit)
+        if check.verdict == "other":
+            refs = (quoted.doc_id,) if read.is_blank else read.ref_ids
+            flags = (*_without(read.flags, "mistyped", "withheld"), "from_explanation")
+            read = replace(read, answer_value=check.value, is_blank=False, ref_ids=refs, flags=flags)
+            return replace(read, answer_unit=unit or read.answer_unit), None
+        if check.verdict == "open" and not read.is_blank:
+            read = replace(read, flags=(*read.flags, "unsupported"))
+        return read, quoted if check.verdict == "open" else None
+
+    async def _ask_again(self, doubted: Try, passage: ContextSnippet) -> list[Try]:
+        """Ask once more with the passage alone; returns both tries, last the one that counts.
+
+        The new value counts if the passage states it.
+        """
+        settings, question = self.settings, self.evidence.question
+        context = replace(EMPTY, snippets=(passage,), doc_ids=(passage.doc_id,))
+        prompt = answer_prompt(self.tools.prompts, question, context, settings, self.kind)
+        try:
+            reply = await self.tools.chat(prompt, schema=self._schema(context.doc_ids), attempt=self.attempt)
+        except ModelError:  # the next start makes the call
+            return [doubted]
+        read = parse_answer(reply, context.doc_ids, self.attempt, question.answer_unit, self.kind)
+        if settings.instructions == "short":
+            read = replace(read, answer=read.explanation)
+        value, unit = read.answer_value, question.answer_unit
+        stated = find_stated(passage.text, unit)
+        if not read.is_blank and any(each.says(normalise(value, unit), value) for each in stated):
+            flags = (*_without(read.flags, "uncited"), "asked_again")
+            return [doubted, Try(replace(read, ref_ids=(passage.doc_id,), flags=flags), doubted.shown, reply)]
+        error = read.error or "its value does not stand in the passage that it was asked again with"
+        return [Try(replace(read, is_blank=True, answer_value="", error=error), doubted.shown, reply), doubted]
 
     def _unasked(self, shown: Shown, error: str | None) -> Try:
         """Say why there is no reply."""
@@ -254,7 +327,9 @@ class Attempt:
     async def _context(self, depth: AttemptDepth) -> Context:
         """Rank the evidence at a depth and assemble what fits the budget and the model's window."""
         settings, nodes, images = self.settings, self.evidence.nodes, []
-        ranked = await self._ranked(depth)
+        key = ("ranked", self.attempt, depth, self.evidence.queries)
+        ranked = await self.tools.shared_by_members(key, lambda: self._ranked(depth))
+        ranked = part_of(ranked, *self.tools.part)
         if depth.image_top_k:
             near = settings.images == "near"
             images = find_images(nodes, self.evidence.images, ranked, top_k=depth.image_top_k, near=near)
@@ -337,6 +412,10 @@ class Attempt:
             ids = (image.node_id, image.doc_id, IMAGE)
             rows.append(TraceRow("image", number, image.caption, *ids, scores, note, attempt=attempt))
         return tuple(rows)
+
+
+def _without(flags: Sequence[str], *dropped: str) -> tuple[str, ...]:
+    return tuple(flag for flag in flags if flag not in dropped)
 
 
 def _measures(asked: Try) -> dict[str, float]:

@@ -35,6 +35,7 @@ ANSWER_EXAMPLES: tuple[dict[str, Any], ...] = tuple(
         "order": order,
         "instructions": instructions,
         "kind": kind,
+        "names_missing": order == "question_first",
     }
     for order in ("context_first", "question_first")
     for instructions, kind in product(("full", "short"), (None, *get_args(ValueKind)))
@@ -57,6 +58,7 @@ def answer_prompt(
         "order": settings.prompt_order,
         "instructions": settings.instructions,
         "kind": kind,
+        "names_missing": settings.second_round,
     }
     return replace(prompts.render("answer", variables), images=tuple(images))
 
@@ -99,6 +101,13 @@ async def plan_and_search(question: Question, tools: Tools, settings: KohakuSett
             plan = parse_plan(reply, question.text, settings.n_searched)
         except ModelError as error:
             plan = Plan((question.text,), error=f"{type(error).__name__}: {error}")
+    return await search_plan(question, plan, tools, settings, times, attempt)
+
+
+async def search_plan(
+    question: Question, plan: Plan, tools: Tools, settings: KohakuSettings, times: int, attempt: int, note: str = ""
+) -> Evidence:
+    """Search every query of a plan to ``times`` the depth of the first attempt; ``note`` says where they come from."""
     queries = plan.queries
     vectors = await tools.embed(queries)
     searches = [tools.search("nodes", vectors, settings.top_k * times)]
@@ -122,7 +131,10 @@ async def plan_and_search(question: Question, tools: Tools, settings: KohakuSett
         nodes=nodes,
         images=localise(images, nodes),
         trace=(
-            *(TraceRow("plan", rank, query, error=plan.error, attempt=attempt) for rank, query in enumerate(queries)),
+            *(
+                TraceRow("plan", rank, query, note=note if rank else "", error=plan.error, attempt=attempt)
+                for rank, query in enumerate(queries)
+            ),
             *(
                 TraceRow("plan", rank, query, note=f"not searched: {reason}", attempt=attempt)
                 for rank, (query, reason) in enumerate(plan.dropped, len(queries))

@@ -81,6 +81,10 @@ class KohakuSettings(Settings):
     cite: Literal["model", "explanation"] = "model"
     """Where an answer's references come from: from the model's `ref_id`; or the document whose passage holds most of
     its explanation, which a small model quotes more reliably than it copies an id."""
+    check_value: bool = False
+    """Check a number or range against the words that it comes with. If the explanation does not state it, or the cited
+    passage not what the explanation states: the one number or range that both state is taken, also of a blank answer;
+    where there is none or are several, the member is asked once more, with that passage alone."""
     constrain_refs: bool = True
     """List the context's document ids in the schema as the only values of ref_id."""
     require_refs: bool = True
@@ -88,6 +92,10 @@ class KohakuSettings(Settings):
     max_retries: NonNegativeInt = 2
     """Further attempts while the answer is blank: the second with twice the `top_k`, `top_k_final`, `image_top_k` and
     `max_context_tokens`, the third with three times as much."""
+    second_round: bool = False
+    """Have the model name, in a field of its reply, what is missing when it abstains; the second attempt then searches
+    that text beside the question, to twice the depth, instead of showing more of the first search. It is made also
+    where `max_retries` is 0, if something was named."""
     widen_final: bool = True
     """Whether a retry multiplies `top_k_final` too; false: deeper searches compete for the same places."""
 
@@ -95,6 +103,11 @@ class KohakuSettings(Settings):
     def n_searched(self) -> int:
         """Most queries that are searched, the question among them."""
         return self.queries if self.count_question else self.queries + 1
+
+    @property
+    def n_attempts(self) -> int:
+        """Most attempts, the second round among them."""
+        return max(self.max_retries, int(self.second_round)) + 1
 
     @property
     def n_matches(self) -> int:
@@ -119,4 +132,12 @@ class KohakuSettings(Settings):
     def _images_agree(self) -> KohakuSettings:
         if self.send_images and not self.image_top_k:
             raise ValueError("send_images is true but image_top_k is 0: set how many images are sent at most")
+        return self
+
+    @model_validator(mode="after")
+    def _second_attempts_agree(self) -> KohakuSettings:
+        if self.second_round and self.replan:
+            raise ValueError(
+                "second_round and replan are both true, and each says what the second attempt searches: set one of them"
+            )
         return self

@@ -144,8 +144,9 @@ def test_in_waves_as_many_questions_are_in_flight_as_the_kv_caches_hold():
     2.0 prefills per question on CPUs (`benchmarks/gpu.py --sections waves --small`), older first or not.
     """
 
-    def in_flight(tokens, summary=None, early_stop="row", **settings):
-        config = vllm(f"ensemble.early_stop={early_stop}", "kohaku.queries=1", window_tokens=16_000, **settings)
+    def in_flight(tokens, summary=None, early_stop="row", evidence="same", **settings):
+        ensemble = (f"ensemble.early_stop={early_stop}", f"ensemble.evidence={evidence}")
+        config = vllm(*ensemble, "kohaku.queries=1", window_tokens=16_000, **settings)
         return blocks_in_flight(config, 1, contexts_cached(config, {"big": tokens}, summary))
 
     assert in_flight(400_000) == 25 - 1, "at first by the window; one context is of a question that has ended"
@@ -157,6 +158,8 @@ def test_in_waves_as_many_questions_are_in_flight_as_the_kv_caches_hold():
     assert in_flight(None, summed(10_000)) == in_flight(10**9) == 171, "those that its places take"
     assert in_flight(400_000, summed(10_000), early_stop="never") == 80, "all members at once: the next ones may wait"
     assert in_flight(29_000, summed(30_000), early_stop="never") == 4
+    split = in_flight(400_000, summed(10_000), evidence="split")
+    assert split == 27, "2 × 400,000 of three contexts each: no wave waits for what an earlier one left"
 
 
 def test_runs_of_a_sweep_share_what_the_caches_hold(monkeypatch, tmp_path):
