@@ -24,7 +24,7 @@ from kohaku_ray.pages.questions import (
 )
 from kohaku_ray.pages.text import list_link
 from kohaku_ray.run.record.files import RunFiles
-from kohaku_ray.run.record.summary import pluralize
+from kohaku_ray.run.record.summary import pluralize, with_prompts
 from kohaku_ray.run.tables import SCHEMAS, SPENT
 
 if TYPE_CHECKING:
@@ -134,10 +134,10 @@ def read_usage(run: RunFiles) -> pl.DataFrame:
     """Read what the costs of a run are counted from: a row per model call, of its texts those that are few."""
     import polars as pl
 
-    names = ["question_id", "role", "attempt", "key", "source", "deployment", *SPENT]
+    names, texts = ["question_id", "role", "key", "source", "deployment", *SPENT], ("question_id", "key", "prompt")
     empty = pl.DataFrame(SCHEMAS["usage"].empty_table().select(names))
     batches = chain([empty], run.batches("usage", *names))
-    return pl.concat([batch.with_columns(pl.col("question_id", "key").hash()) for batch in batches])
+    return pl.concat([with_prompts(batch).with_columns(pl.col(*texts).hash()) for batch in batches])
 
 
 def tokens_of(usage: pl.DataFrame) -> tuple[int, int]:

@@ -165,15 +165,22 @@ class Spent:
     dollars: float
 
 
+def with_prompts(usage: pl.DataFrame) -> pl.DataFrame:
+    """Add the column ``prompt``, equal where calls have one prompt, from the column ``key``."""
+    import polars as pl
+
+    return usage.with_columns(prompt=pl.col("key").str.head(PROMPT_CHARS))
+
+
 def spent(usage: pl.DataFrame) -> list[Spent]:
-    """Sum usage.parquet's rows by deployment; calls that share one reply each count it."""
+    """Sum usage.parquet's rows, perhaps ``with_prompts``, by deployment; calls that share one reply each count it."""
     import polars as pl
 
     if usage.is_empty():
         return []
     total = {name: pl.col(name).sum() for name in SPENT}
-    prompt = pl.col("key").str.head(PROMPT_CHARS)
-    alike = pl.col("key").n_unique().over("deployment", "question_id", prompt)
+    usage = usage if "prompt" in usage.columns else with_prompts(usage)
+    alike = pl.col("key").n_unique().over("deployment", "question_id", "prompt")
     prompts = pl.when(total["prompt_tokens"] > 0)
     sums = {
         **total,
