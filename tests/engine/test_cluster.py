@@ -13,6 +13,7 @@ from kit.ray_processes import reached_from_elsewhere
 from kohaku_ray.config.schema import ClusterConfig
 from kohaku_ray.engine import cluster
 from kohaku_ray.errors import ConfigError, KohakuRayError
+from kohaku_ray.records import digest_text
 from kohaku_ray.systems.offline import ExtractiveConfig
 
 
@@ -83,3 +84,11 @@ def test_a_ray_that_does_not_start_is_said_in_words(monkeypatch):
         cluster.connected(ClusterConfig()),
     ):
         raise AssertionError("not reached")
+
+
+def test_a_file_that_is_another_one_there_is_told_from_a_missing_one(tmp_path):
+    (tmp_path / "a").write_bytes(b"1")
+    file, content = str(tmp_path / "a"), digest_text(b"1")
+    assert cluster.unseen({"index.path": (file, content)}) is None
+    assert cluster.unseen({"index.path": (file, "other")}) == ("index.path", "it is another directory there")
+    assert cluster.unseen({"x": (file, content), "y": (f"{file}b", content)}) == ("y", "there is no such file there")

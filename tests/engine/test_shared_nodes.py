@@ -1,0 +1,125 @@
+"""What needs nodes of a kind, on one cluster of a head and three nodes: where things stand, what they take."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kit import own_ray
+from shared_nodes import N_FILES, PARTS
+
+from kohaku_ray.index.gpu import without_gpu_support
+
+HERE = Path(__file__).parent
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def can_hide(directory: Path) -> bool:
+    """Whether a directory can be hidden from a process by a mount namespace of its own."""
+    if shutil.which("unshare") is None or shutil.which("setpriv") is None:
+        return False
+    command = ["unshare", "-m", "mount", "-t", "tmpfs", "none", str(directory)]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory, tiny_encoder, sample_here) -> Path:
+    """What the program is given, and where it writes."""
+    home = tmp_path_factory.mktemp("nodes")
+    for name in ("hidden", "seen"):
+        shutil.copytree(sample_here, home / name / "index")
+    (home / "given.json").write_text(json.dumps({"encoder": tiny_encoder, "index": sample_here}))
+    return home
+
+
+@pytest.fixture(scope="module")
+def done(request, home) -> dict:
+    """What each part found."""
+    parts = [part for part in PARTS if part != "hidden" or can_hide(home)]
+    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = own_ray.environment(
+        # What a job sets for its own handles, and the session's cluster may have set, is not the program's.
+        *(name for name in os.environ if name.startswith("RAY_SERVE_")),
+        PYTHONPATH=path,
+    )
+    command = [sys.executable, str(HERE / "shared_nodes.py"), str(home), *parts]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=850, env=environment, cwd=home)
+    found = {}
+    for line in ended.stdout.splitlines():
+        if line.startswith('{"'):
+            found |= json.loads(line)
+    assert ended.returncode == 0, f"after {list(found)}: {ended.stderr[-4000:]}"
+    return found
+
+
+def test_coordinators_stand_on_the_group_that_the_configuration_names(done):
+    by_default, by_group = done["coordinators"]["by_default"], done["coordinators"]["by_group"]
+    named = {"cpu"}
+    assert all(set(nodes) - named - {"head"} for nodes in by_default.values()), "the nodes of this test tell nothing"
+    assert (set(by_group["LedgerShard"]), set(by_group["MemberProcess"])) == (named, named)
+    assert by_group["Voter"].count("head") == 1, "the first writes outputs beside the driver"
+    assert set(by_group["Voter"]) == named | {"head"}
+
+
+def test_a_node_that_does_not_see_a_directory_is_named(done, home):
+    if "hidden" not in done:
+        pytest.skip("this machine lets nobody make a mount namespace")
+    figures = done["hidden"]
+    keys = ("index.path", "index.path", "ledger.path")
+    files = ("index", "index/manifest.json", "ledger")
+    for message, key, file in zip(figures["messages"], keys, files, strict=True):
+        missing = f"({figures['node']}) does not see {key} {home}/hidden/{file}: there is no such file there: mount"
+        assert message.startswith("node ")
+        assert missing in message
+    late = f"({figures['node']}) has not answered in 0 s: whether it sees ledger.path is not known"
+    assert late in figures["late"], "a node that is slow to start a process ends no job"
+    assert not list(home.rglob("*.probe")), "nothing is left behind"
+
+
+def test_encoders_hold_gpus_and_encode_while_later_files_are_parsed(done):
+    figures = done["gpus"]
+    while_parsing = [line for line in figures["index"] if line.startswith("parse") and line.endswith(" texts encoded")]
+    assert while_parsing, figures["index"]
+    # How many depends on which is faster; the first window has 63 texts, for one of its 64 repeats.
+    progress = [(int(line.split("/")[0].split()[-1]), int(line.split()[-3])) for line in while_parsing]
+    assert any(0 < n_files < N_FILES and n_texts > 0 for n_files, n_texts in progress), progress
+    assert len(figures["texts_by_encoder"]) == 2  # two share one GPU
+    assert figures["counts"]["n_documents"] == N_FILES
+    assert figures["counts"]["n_encoded"] == 24 * N_FILES + 1, "a text of every file is one"
+
+
+def test_jobs_take_free_gpus_and_say_so_and_go_on_where_faiss_cannot(done, home):
+    figures = done["gpus"]
+    index, free, taken = ([line for line in figures[part] if "auto" in line] for part in ("index", "free", "taken"))
+    for_cpus = without_gpu_support()
+    assert "the one for CPUs" in for_cpus
+    assert index == [
+        f"reduce  index.build_gpus auto: 0 (index.build_gpus is set, but {for_cpus}; or set index.build_gpus to 0)"
+    ]
+    assert free == [
+        "answer  cluster.retriever.gpus auto: 1 (each of 1 retriever gets a GPU, of unknown size)",
+        f"answer  index.search_device auto: FAISS searches on the CPU, since {for_cpus}",
+    ]
+    [line] = taken
+    assert line.startswith("answer  cluster.retriever.gpus auto: 0 (")
+    assert figures["answers"] == [8, 0]
+    first, second = ((home / run / "submission.csv").read_bytes() for run in ("free", "taken"))
+    assert first == second
+
+
+def test_a_job_whose_encoders_have_no_node_yet_says_so_and_counts_what_is_parsed_meanwhile(done):
+    figures = done["late"]
+    # Once the node is there, an encoder holds a part of it while its model loads.
+    waiting = [line for line, given in figures["lines"] if line.startswith("index   waiting") and not given]
+    assert waiting[0].startswith("index   waiting for 1 encoder (1 CPU and 0.001 encoder_nodes each)")
+    assert "0 encoder_nodes free; 4 of 4 files are parsed" in waiting[-1]
+    parsed = next(was_given for line, was_given in figures["lines"] if line.startswith("parse  "))
+    assert not parsed, "what is parsed is counted, and BM25 begun, before an encoder has a node"
+    assert figures["parse_s"] < figures["encode_s"], "waiting for encoders is no parsing"
+    assert figures["n_documents"] == 4
