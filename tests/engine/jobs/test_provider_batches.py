@@ -13,14 +13,20 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from kit.answers import COMPARED, deployment, flags
+from kit.batches import a_line, rows
 from kit.fake_batches import FakeBatches
 from kit.fake_openai import FakeOpenAI
 from kit.own_ray import environment
 from kit.ray_processes import our_processes
-from kit.runs_here import run_here
+from kit.runs_here import index_here, run_here
 
+from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
+from kohaku_ray.engine.jobs.sweep import run_sweep
+from kohaku_ray.sweep.load import load_sweep
+from kohaku_ray.sweep.plan import plan_sweep
 
 ANSWER = [sys.executable, "-m", "kohaku_ray", "answer", "demo"]
 FAST = {"gather_s": 1.0, "poll_s": 0.2}
@@ -80,11 +86,51 @@ def test_a_run_whose_machine_is_killed_while_a_batch_is_under_way_pays_each_line
         assert outputs(f"{tmp_path}/run") == expected
 
 
+@pytest.mark.ray
+@pytest.mark.slow
+def test_the_runs_of_a_sweep_share_their_files_and_a_batch_of_lines_is_one(cluster, tmp_path):
+    whole = {"gather_s": 4.0, "poll_s": 0.2}
+    with FakeOpenAI(batches=FakeBatches()) as server:
+        batches = server.batches
+        lines = [a_line(f"id{n}", f"ref_id {n}") for n in range(20)]
+        (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        model = {"deployments.fake": json.dumps(deployment(server, batch=FAST))}
+        given = model | {"cluster.address": cluster, "ledger.path": f"{tmp_path}/lines"}
+        assert main(["batch", f"{tmp_path}/in.jsonl", f"{tmp_path}/out.jsonl", *flags(given)]) == 0
+        assert [row["custom_id"] for row in rows(f"{tmp_path}/out.jsonl")] == [f"id{n}" for n in range(20)]
+        assert [len(file) for file in batches.files] == [20]
+
+        places = {name: f"{tmp_path}/{name}" for name in ("output", "runs", "indexes")}
+        common = {"deployments.fake": deployment(server, batch=whole), "model": "fake", "questions.limit": 4}
+        common |= {
+            "kohaku.top_k_final": None,
+            "ledger.path": f"{tmp_path}/ledger",
+            "ensemble.members": 2,
+            "cluster.retriever.replicas": 1,
+        }
+        tables = [{"name": "depth", "axes": {"kohaku.top_k": [4, 8]}}]
+        values = {"base": ["paper"], **places, "seeds": [0], "tables": tables, "set": common}
+        (tmp_path / "mine.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+        plan = plan_sweep(load_sweep(f"{tmp_path}/mine.yaml", ["demo"]))
+        for config in plan.indexes.values():
+            index_here(config)
+        summary = run_sweep(plan)
+        assert not summary.failed
+        plans, answers = batches.files[1:]
+        assert len(plans) == 4, "cells plan alike"
+        assert 8 < len(answers) <= 16, "of both cells and all members"
+        assert not paid_twice(batches)
+
+
 VICTIMS = ("driver", "ray::BatchActor", "ray::LedgerShard")
 
 
-def kill_on_the_way(server: FakeOpenAI, home: Path, cluster: str, index: str, victims: list[str], seed: int) -> None:
-    """Make a run with these kills, each some moments after a batch was created; repeat the command until it ends."""
+def kill_on_the_way(server: FakeOpenAI, home: Path, cluster: str, index: str, victims: list[str], seed: int) -> int:
+    """Make a run with these kills, some moments after a batch was created or by chance, and repeat it until it ends.
+
+    Returns:
+        The kills: a run may end before the last ones.
+    """
     batches, chance = server.batches, random.Random(seed)
     given = {"index.path": index, "cluster.address": cluster, "ledger.flush_s": 0.5}
     command = [*ANSWER, *flags(settings(server, home, "run", FAST, **given))]
@@ -112,7 +158,7 @@ def kill_on_the_way(server: FakeOpenAI, home: Path, cluster: str, index: str, vi
         reading.join()
         if driver.returncode != -signal.SIGKILL:
             assert driver.returncode == 0, output
-            return
+            return len(victims) - len(left)
 
 
 @pytest.mark.ray
@@ -120,7 +166,7 @@ def kill_on_the_way(server: FakeOpenAI, home: Path, cluster: str, index: str, vi
 def test_kills_of_driver_gatherer_and_shard_pay_each_line_once(cluster, sample_here, tmp_path):
     with FakeOpenAI(batches=FakeBatches(delay_s=3.0)) as server:
         expected = singly(server, tmp_path, sample_here)
-        kill_on_the_way(server, tmp_path, cluster, sample_here, list(VICTIMS), 1)
+        assert kill_on_the_way(server, tmp_path, cluster, sample_here, list(VICTIMS), 1) > 0
         assert not paid_twice(server.batches)
         assert outputs(f"{tmp_path}/run") == expected
 
@@ -129,12 +175,14 @@ def test_kills_of_driver_gatherer_and_shard_pay_each_line_once(cluster, sample_h
 @pytest.mark.chaos
 @pytest.mark.long
 def test_twenty_kills_pay_each_line_once(cluster, sample_here, tmp_path):
-    for chain in range(5):
+    n_kills = chain = 0
+    while n_kills < 20:
+        chain += 1
         home = tmp_path / str(chain)
         home.mkdir()
         with FakeOpenAI(batches=FakeBatches(delay_s=2.0)) as server:
             expected = singly(server, home, sample_here)
             victims = [VICTIMS[(chain + kill) % len(VICTIMS)] for kill in range(4)]
-            kill_on_the_way(server, home, cluster, sample_here, victims, chain)
+            n_kills += kill_on_the_way(server, home, cluster, sample_here, victims, chain)
             assert not paid_twice(server.batches), chain
             assert outputs(f"{home}/run") == expected, chain
