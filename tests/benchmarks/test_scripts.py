@@ -21,6 +21,10 @@ slow, data = pytest.mark.slow, pytest.mark.data
 SCRIPTS = {
     "affinity": (["--simulate"], [slow]),
     "batch": (["--lines", "8", "--seconds", "0.01"], [slow]),
+    "changed_settings": (
+        ["demo", "--limit", "2", "--base", "ensemble.members=2", "--set", "ensemble.evidence=split", "--index"],
+        [slow],
+    ),
     "decide": (["--subsamples", "1"], [slow, data]),
     "encoder_feed": (["--tokens", "2000", "--rates", "0", "--rounds", "1"], [slow]),
     "endpoint": (["--texts", "64", "--delays", "0", "--rounds", "1"], [slow]),
@@ -70,6 +74,8 @@ def test_a_script_runs(name, arguments, tmp_path, request):
     command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *arguments]
     if "--config" in arguments:
         command += ["--set", f"index.path={request.getfixturevalue('sample_here')}"]
+    if arguments[-1] == "--index":
+        command.append(request.getfixturevalue("sample_here"))
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "KOHAKU_HOME": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=variables, timeout=550)
     assert "Traceback" not in done.stderr, done.stderr[-3000:]
