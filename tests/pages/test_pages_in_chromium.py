@@ -27,7 +27,8 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH, and CHROMIUM names none"),
 ]
 
-WIDTHS = (360, 760, 1000, 1400)
+WIDTHS = (1400, 1000, 760, 360)
+"""The widest first: what is said of a table that became wide stays."""
 
 
 @pytest.fixture(scope="module")
@@ -202,23 +203,24 @@ def test_a_cell_of_a_sweep_is_unpacked_when_its_figure_is_followed(tab, pages):
 
 
 @pytest.mark.parametrize("name", ["run", "compare", "sweep"])
-@pytest.mark.parametrize("width", WIDTHS)
-def test_nothing_is_wider_than_the_screen(tab, pages, name, width):
-    tab.set_viewport_size({"width": width, "height": 900})
+def test_nothing_is_wider_than_the_screen(tab, pages, name):
+    tab.set_viewport_size({"width": WIDTHS[0], "height": 900})
     tab.goto(f"file://{pages[name]}")
     tab.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
     until(tab, "document.querySelector('.body[data-chunk]') === null")
-    tab.wait_for_timeout(100)
-    assert tab.evaluate("document.documentElement.scrollWidth") == width
     beyond = """() => [...document.querySelectorAll('main *, header *')].filter(one => !one.closest('.scroll, svg') &&
       !one.closest('figure') && one.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
       .map(one => one.outerHTML.slice(0, 80))"""
-    assert tab.evaluate(beyond) == []
     script = """() => [...document.querySelectorAll('.scroll')].map(one =>
       [one.scrollWidth > one.clientWidth, one.previousElementSibling?.className === 'wide'])"""
-    boxes = tab.evaluate(script)
-    assert all(is_wide == is_said for is_wide, is_said in boxes)
-    assert any(is_wide for is_wide, _ in boxes) or width > 400 or name == "compare"
+    for width in WIDTHS:
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.wait_for_timeout(100)
+        assert tab.evaluate("document.documentElement.scrollWidth") == width
+        assert tab.evaluate(beyond) == [], width
+        boxes = tab.evaluate(script)
+        assert all(is_wide == is_said for is_wide, is_said in boxes), width
+    assert any(is_wide for is_wide, _ in boxes) or name == "compare"
 
 
 @pytest.mark.parametrize("name", ["run", "compare", pytest.param("sweep", marks=pytest.mark.slow)])
