@@ -88,7 +88,7 @@ def parse_stage(folder: str, images: bool) -> object:
     overrides = [f"documents.paths=[{folder}]", "documents.metadata=null", f"index.images={images}".lower()]
     index = tempfile.mkdtemp(dir=folder)
     config = load_config("demo", [*overrides, f"index.path={index}"])
-    return parse(pa.table({"at": [0], "file": [f"{folder}/paper.pdf"]}), config, index)
+    return parse(pa.table({"at": [0], "file": [f"{folder}/paper.pdf"], "name": ["paper.pdf"]}), config, index)
 
 
 def measured(ways: dict[str, Callable[[], object]], rounds: int) -> dict[str, tuple[float, float]]:

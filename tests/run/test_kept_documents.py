@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -74,6 +75,18 @@ def test_a_file_that_has_not_changed_is_not_parsed_again(docs, index, tmp_path):
     assert index()[0] == ["d.md"]
     index(path="fresh")
     assert same_index(tmp_path, "index", "fresh")
+
+
+def test_files_of_one_name_in_two_directories_are_told_apart(docs, index, tmp_path):
+    """Two years' reports: `answer --strict` refused the index just made of them, and each job parsed them again."""
+    shutil.copytree(docs, tmp_path / "docs of 2024")
+    (tmp_path / "docs of 2024" / "a.md").write_text("# a.md\n\nThe hall drew 52 MW in May.\n")
+    two = f"documents.paths=[{docs}, {tmp_path}/docs of 2024]"
+    index(two)
+    assert difference(Index.open(f"{tmp_path}/index"), index.config) == ""
+    assert index(two) == ([], [])
+    (docs / "a.md").write_text("# a.md\n\nThe hall drew 43 MW in May.\n")
+    assert "1 have changed since (docs/a.md)" in difference(Index.open(f"{tmp_path}/index"), index.config)
 
 
 def test_documents_that_are_kept_go_to_other_shards(index, tmp_path):

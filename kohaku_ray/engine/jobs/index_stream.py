@@ -38,7 +38,7 @@ from kohaku_ray.run.checks.demand import Encoders
 from kohaku_ray.run.checks.free_gpus import FreeNode, GpuChoice, choose_build_gpus, with_build_gpus
 from kohaku_ray.run.collection.documents import default_ids, describe_left_out, describe_reject, split_used_and_rejected
 from kohaku_ray.run.collection.image_encoding import EncodeImages, images_to_encode, n_image_blocks
-from kohaku_ray.run.collection.indexes import encoder_length
+from kohaku_ray.run.collection.indexes import encoder_length, source_names
 from kohaku_ray.run.collection.indexing import (
     WINDOW_TEXTS,
     Encode,
@@ -325,7 +325,8 @@ def _parse(config: Config, files: Sequence[str], job: str, keep: bool) -> Any:
     """A dataset of the files' new texts."""
     parsers = config.index.parsers or int(ray.cluster_resources().get("CPU", 1))
     n_blocks = min(len(files), max(4 * parsers, -(-len(files) // FILES_PER_BLOCK)))
-    rows = [{"at": number, "file": file} for number, file in enumerate(files)]
+    names = enumerate(zip(files, source_names(config, files), strict=True))
+    rows = [{"at": number, "file": file, "name": name} for number, (file, name) in names]
     stage = functools.partial(parse, config=config, job=job, ids=default_ids(files), keep=keep)
     concurrency = {} if config.index.parsers is None else {"concurrency": config.index.parsers}
     dataset = ray.data.from_items(rows, override_num_blocks=n_blocks)

@@ -256,12 +256,24 @@ FEW_VECTORS = 50_000
 
 
 def source_names(config: Config, files: Sequence[str]) -> list[str]:
-    """Name files as an index does: relative to the configured directory, so that one that has moved is the same."""
+    """Name files as an index does: relative to the configured directory, so that one that has moved is the same.
+
+    Those that have one name in several directories, as one firm's reports of two years, are named with as few of the
+    folders above as tell them apart.
+    """
     roots = [without_options(resolve(path)).rstrip("/") for path in config.documents.paths]
-    names = []
+    folders: dict[str, list[str]] = {}
+    named = []
     for file in map(without_options, files):
         root = next((folder for folder in roots if file.startswith(f"{folder}/")), os.path.dirname(file))
-        names.append(file.removeprefix(f"{root}/"))
+        named.append((root, file.removeprefix(f"{root}/")))
+        folders.setdefault(named[-1][1], []).append(root)
+    names = []
+    for root, name in named:
+        others, n = set(folders[name]), 0
+        while len({tuple(folder.split("/")[-n:] if n else ()) for folder in others}) < len(others):
+            n += 1
+        names.append("/".join([*(root.split("/")[-n:] if n else ()), name]))
     return names
 
 

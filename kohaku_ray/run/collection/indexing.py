@@ -108,13 +108,13 @@ def parse(
 ) -> pa.Table:
     """Parse files into trees and write them beside the index as a part (a Ray Data task).
 
-    Takes columns file and at, its number among all files, and what ``default_ids`` says of all of them; returns the
-    texts that are new to the index, ``TEXT_SCHEMA``. With ``keep``, the documents of a file that has not changed are
-    those of the index that is there.
+    Takes columns file, at, its number among all files, and name, as of ``source_names``, and what ``default_ids`` says
+    of all of them; returns the texts that are new to the index, ``TEXT_SCHEMA``. With ``keep``, the documents of a file
+    that has not changed are those of the index that is there.
     """
     rows: list[dict[str, Any]] = []
-    for file in batch["file"].to_pylist():
-        source = _FileToParse(file, config, job, (ids or {}).get(file))
+    for file, name in zip(batch["file"].to_pylist(), batch["name"].to_pylist(), strict=True):
+        source = _FileToParse(file, name, config, job, (ids or {}).get(file))
         of_file = (source.kept_rows() if keep else None) or source.parsed_rows()
         rows += [{**source.facts(of_file), **row} for row in of_file]
     first = batch["at"][0].as_py() if len(batch) else 0
@@ -125,9 +125,8 @@ def parse(
 class _FileToParse:
     """A file of a job: its documents as the index has them, or as they are parsed now."""
 
-    def __init__(self, file: str, config: Config, job: str, default_id: str | None) -> None:
-        self._file, self._config, self._job, self._default_id = file, config, job, default_id
-        [self._name] = source_names(config, [file])
+    def __init__(self, file: str, name: str, config: Config, job: str, default_id: str | None) -> None:
+        self._file, self._name, self._config, self._job, self._default_id = file, name, config, job, default_id
         self._kept = _kept(config.model_dump_json(), job)
         self._metadata = _metadata(config.documents.metadata, job)
         self._data: bytes | None = None

@@ -128,7 +128,13 @@ def gathered(config, *file_lists, n_encoders):
     """What tasks that parse lists of files leave: the work, and blocks of texts in the order of the lists."""
     firsts = np.cumsum([0, *map(len, file_lists)]).tolist()
     batches = [
-        pa.table({"at": range(first, first + len(files)), "file": list(map(str, files))})
+        pa.table(
+            {
+                "at": range(first, first + len(files)),
+                "file": list(map(str, files)),
+                "name": [file.name for file in files],
+            }
+        )
         for first, files in zip(firsts, file_lists, strict=False)
     ]
     tables = [parse(batch, config, "j") for batch in batches]
