@@ -6,6 +6,7 @@ Everything that can be known before is checked here; the stream itself is ``inde
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 
 import ray
@@ -33,16 +34,25 @@ from kohaku_ray.run.collection.sources import (
     find_sources,
     read_metadata,
 )
+from kohaku_ray.run.lease import LeaseFile
 from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.settings import resolve_paths
+from kohaku_ray.storage import Directory
 
 
-def run_index(config: Config) -> IndexSummary:
+def index_lease(path: str) -> LeaseFile:
+    """Return the lease of an index's directory: two jobs would remove each other's parts and files."""
+    return LeaseFile(Directory(path), "index", "wait for the job that builds it, or set index.path to another")
+
+
+def run_index(config: Config, *, is_leased: bool = False) -> IndexSummary:
     """Index the configured documents; texts that an earlier index of the same encoder holds are not encoded again.
+
+    ``is_leased``: the caller holds the directory's lease (``index_lease``).
 
     Raises:
         ConfigError: The configuration or the cluster does not fit.
-        DataError: No document can be used, or the index cannot be written.
+        DataError: No document can be used, the index cannot be written, or another job builds it.
     """
     began, config = time.perf_counter(), resolve_paths(config)
     check_places(config)
@@ -63,7 +73,8 @@ def run_index(config: Config) -> IndexSummary:
     for fault in check_servers(config, config.caption_deployments):
         print_progress(f"index   warning: {fault}")
     PendingVectors(config.index.path).check_writable()
-    with Session(config.cluster) as session:
+    lease = nullcontext() if is_leased else index_lease(config.index.path).held()
+    with lease, Session(config.cluster) as session:
         of_texts, of_images = plan_encoders(config, ray.cluster_resources(), source_bytes(files))
         session.check(
             index_demand(config, of_texts),

@@ -32,7 +32,7 @@ from kohaku_ray.engine.actors.pool import (
 from kohaku_ray.engine.cluster import print_progress
 from kohaku_ray.engine.errors import message_of
 from kohaku_ray.engine.jobs.answer import context_of, make_run
-from kohaku_ray.engine.jobs.index import run_index
+from kohaku_ray.engine.jobs.index import index_lease, run_index
 from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
@@ -47,14 +47,12 @@ from kohaku_ray.run.checks.deployments import application_name
 from kohaku_ray.run.checks.servers import find_faults, may_go_on
 from kohaku_ray.run.collection.indexes import index_settings, open_index, parsing_of
 from kohaku_ray.run.collection.sources import check_places, questions_of
-from kohaku_ray.run.lease import LeaseFile
 from kohaku_ray.run.record.directory import RunDirectory
 from kohaku_ray.run.record.identity import identity_of, is_finished
 from kohaku_ray.run.record.spending import Spending
 from kohaku_ray.run.record.summary import AnswerSummary, pluralize
 from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.settings import check_kept
-from kohaku_ray.storage import Directory
 from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.estimate import describe_plan, missing_lines
 from kohaku_ray.sweep.paid import SweepPaid
@@ -258,11 +256,11 @@ def _build_indexes(plan: SweepPlan, waiting: Mapping[str, Config], summary: Swee
         print_progress(f"sweep   index {summary.n_indexes + 1}/{len(missing)}")
         try:
             # A later build would remove the files of an earlier one, which runs read by then.
-            with LeaseFile(Directory(path), "index", "wait for the job that builds it").held(wait_s=math.inf):
+            with index_lease(path).held(wait_s=math.inf):
                 if is_there(path):  # another sweep has built it meanwhile
                     continue
                 _reuse(config, [other for other in plan.indexes.values() if is_there(other.index.path)])
-                run_index(config)
+                run_index(config, is_leased=True)
                 summary.n_indexes += 1
         except Exception as error:  # a model's code may raise anything
             if not is_there(path):  # another sweep, on another machine, may have built it meanwhile

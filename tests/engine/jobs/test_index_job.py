@@ -25,7 +25,7 @@ from kohaku_ray.answering.local_index import LocalIndex
 from kohaku_ray.cli import main
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.engine.jobs import index_stream
-from kohaku_ray.engine.jobs.index import run_index
+from kohaku_ray.engine.jobs.index import index_lease, run_index
 from kohaku_ray.engine.jobs.index_stream import window_texts
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.index.chunks import TokenCounter
@@ -49,6 +49,16 @@ def config_of(tiny_encoder):
         return load_config("demo", [*defaults, *overrides])
 
     return make
+
+
+def test_of_two_jobs_that_build_one_index_the_second_is_refused(config_of, tmp_path):
+    """The end of one removed the other's parts, which then found "no document has any text to search"."""
+    config = config_of(write(tmp_path / "docs", a__md="# a\n\nThe hall drew 41 MW."), tmp_path / "index")
+    refused = pytest.raises(
+        DataError, match=r"index .*/index belongs to process \d+ on .*: wait for the job .* index\.path"
+    )
+    with index_lease(config.index.path).held(), refused:
+        run_index(config)
 
 
 def counter_of(config: Config) -> TokenCounter:
