@@ -357,11 +357,13 @@ def contexts_cached(
         summary: What the run has counted so far.
     """
     n_contexts, n_calls = math.inf, max(map(len, waves_of(config)))
-    n_prompts = 1 if config.ensemble.shares_context else n_calls
     for name, tokens in cache_tokens.items():
         deployment = config.deployments[name]
         if tokens is None or not isinstance(deployment, VllmConfig):
             continue
+        # A model and each of its adapters have keys and values of their own.
+        n_models = [config.deployment_of(model) for model in config.answering_models].count(name)
+        n_prompts = n_models if config.ensemble.shares_context else n_calls
         question_tokens: float = n_prompts * deployment.window_tokens
         if summary is not None and summary.context_tokens:
             replies = summary.spent.get("completion_tokens", 0) / max(summary.n_calls["made"], 1)

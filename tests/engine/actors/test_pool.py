@@ -162,6 +162,14 @@ def test_in_waves_as_many_questions_are_in_flight_as_the_kv_caches_hold():
     assert split == 27, "2 × 400,000 of three contexts each: no wave waits for what an earlier one left"
 
 
+def test_a_model_and_its_adapters_each_have_a_context_of_a_question():
+    """vLLM's hashes of blocks have the adapter's name: members of both fill twice the cache."""
+    models = "ensemble.models=[big, big + style]"
+    config = vllm("ensemble.early_stop=row", models, adapters={"style": "/style"})
+    assert contexts_cached(config, {"big": 400_000}, summed(10_000)) == 20 - 1
+    assert contexts_cached(config, {"big": 16_384 * 20}) == 10 - 1, "at first by the window"
+
+
 def test_runs_of_a_sweep_share_what_the_caches_hold(monkeypatch, tmp_path):
     """Four at once, each with as many questions in flight as the caches hold, take 1.73 prefills a question and a third
     more time on an H100 by `benchmarks/cache_simulation.py`."""
