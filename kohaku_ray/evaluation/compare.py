@@ -21,7 +21,7 @@ from kohaku_ray.evaluation.paired import (
     paired_effect,
     paired_permutation,
 )
-from kohaku_ray.evaluation.report import file_report, labels_of, public_first
+from kohaku_ray.evaluation.report import clusters_of, file_report, labels_of, public_first
 from kohaku_ray.evaluation.statistics import Correlation, correlate, mean_sd, ranks
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_submission
 from kohaku_ray.evaluation.truth import read_truth, scored_rows
@@ -95,7 +95,7 @@ def compare_files(
     rows = [[scorer.score_question(truth.rows[key], each.rows[key]) for key in keys] for each in submissions]
     split, clusters = None, None
     if cluster is not None:
-        of_question = labels_of(truth, cluster)
+        of_question = clusters_of(truth, cluster)
         clusters = [of_question[key] for key in keys]
     if by is not None:
         label = labels_of(truth, by)

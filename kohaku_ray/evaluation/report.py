@@ -16,6 +16,7 @@ from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_su
 from kohaku_ray.evaluation.truth import read_truth, scored_rows
 from kohaku_ray.records import pluralize
 from kohaku_ray.table import Table
+from kohaku_ray.values.read import is_blank
 
 _EMPTY = "(empty)"
 
@@ -139,7 +140,7 @@ def run_score(
             if by is not None:
                 record |= {"by": by, "label": label}
             if cluster is not None:
-                names = [*labels_of(gold, cluster).values()]
+                names = [*clusters_of(gold, cluster).values()]
                 interval = score_interval(metric, rows, names)
                 record |= {"low": interval.low, "high": interval.high, "n_clusters": len({*names})}
             if metric.figures is not None and (whole := metric.figures(part, submission)) is not None:
@@ -209,6 +210,16 @@ def labels_of(truth: Submission, by: str) -> dict[str, str]:
         hint = f" Did you mean {near[0]}?" if near else ""
         raise DataError(f"{truth.path}: has no column {by}; its columns are {', '.join(truth.header)}.{hint}")
     return {key: row.columns.get(by, "").strip() or _EMPTY for key, row in truth.rows.items()}
+
+
+def clusters_of(truth: Submission, column: str) -> dict[str, str]:
+    """Name the cluster of each question by its id: its value in a column of the truth, or itself where that is blank.
+
+    Raises:
+        DataError: There is no such column.
+    """
+    labels = labels_of(truth, column)
+    return {key: f"question {key}" if label == _EMPTY or is_blank(label) else label for key, label in labels.items()}
 
 
 def file_report(truth: Submission, submission: Submission, classifier: Metric | None = None) -> FileReport:

@@ -17,7 +17,7 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.compare import Comparing, Pair, compare_files
 from kohaku_ray.evaluation.metrics import Metric, QuestionScore, find_metric
 from kohaku_ray.evaluation.paired import score_interval
-from kohaku_ray.evaluation.report import labels_of
+from kohaku_ray.evaluation.report import clusters_of
 from kohaku_ray.evaluation.submissions import SubmissionRow, read_submission
 from kohaku_ray.evaluation.truth import read_truth, scored_rows
 from kohaku_ray.pages.evidence import Pictures
@@ -157,7 +157,7 @@ def _render(
     body = environment.get_template("beside.html.j2")
     shown = every[: limits.questions]
     listed = [(beside, packed.add(body.render(one=beside, metric=metric, shared=SHARED))) for beside in shown]
-    labels = comparing.cluster and labels_of(truth, comparing.cluster)
+    labels = comparing.cluster and clusters_of(truth, comparing.cluster)
     clusters = [labels[key] for key in comparing.question_ids] if labels else None
     verdicts = Counter(beside.verdict for beside in every)
     scores = zip(sides, comparing.scores, strict=True)

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from kohaku_ray.documents.data.rows import HUB
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric
-from kohaku_ray.evaluation.report import ScoreReport, labels_of
+from kohaku_ray.evaluation.report import ScoreReport, clusters_of
 from kohaku_ray.index.store import Index
 from kohaku_ray.pages.evidence import Documents, NodeLocations, Pictures, open_index
 from kohaku_ray.pages.glance import (
@@ -176,7 +176,7 @@ def _scores(run: RunFiles, truth: str | None, cluster: str | None) -> tuple[Gold
         return None, None, why_not
     rows = {metric.name: metric.score(scored.truth, run.submission) for metric in scored.metrics}
     scores = {name: {row.question_id: row for row in question_scores} for name, question_scores in rows.items()}
-    clusters = None if cluster is None else labels_of(scored.truth, cluster)
+    clusters = None if cluster is None else clusters_of(scored.truth, cluster)
     return Gold(scored.truth, scored.metrics, scores, clusters), scored.report, scored.note
 
 

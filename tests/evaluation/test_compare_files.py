@@ -233,6 +233,15 @@ def test_clusters_of_one_question_change_nothing(files):
     assert (each.interval, each.permutation) == (plain.interval, plain.permutation)
 
 
+def test_a_question_that_no_document_answers_is_a_cluster_by_itself(files):
+    documents = iter(["document", "['a']", "['a']", "['is_blank']", "is_blank", ""])
+    rows = [f'{line.rpartition(",")[0]},"{next(documents)}"' for line in TRUTH.strip().splitlines()]
+    truth = files["truth"].replace("truth.csv", "by_document.csv")
+    with open(truth, "w") as file:
+        file.write("\n".join(rows))
+    assert compare_files(truth, [files["a"], files["b"]], cluster="document").pair.n_clusters == 1 + 3
+
+
 def test_clusters_of_one_mean_give_an_interval_without_width():
     """Two runs that each win one question about the same document: `compare --cluster` ended with a traceback."""
     for d, documents in (([1, -1, 0, 0], "aabb"), ([0.1, 0.2, -0.3, 0, 0], "aaabb"), ([0, 1, 0, 1], "aabb")):
