@@ -20,8 +20,8 @@ class PriceConfig(Settings):
 
     prompt: Annotated[float, Field(ge=0)] = 0.0
     """Per million prompt tokens that did not come from the prefix cache."""
-    cached: Annotated[float, Field(ge=0)] = 0.0
-    """Per million prompt tokens from the prefix cache."""
+    cached: Annotated[float, Field(ge=0)] | None = None
+    """Per million prompt tokens from the prefix cache; None: as `prompt`."""
     completion: Annotated[float, Field(ge=0)] = 0.0
     """Per million generated tokens."""
     gpu_hour: Annotated[float, Field(ge=0)] = 0.0

@@ -174,5 +174,6 @@ def chat_request(
 def dollars(reply: Reply, price: PriceConfig) -> float:
     """Price one reply."""
     new_tokens = reply.prompt_tokens - reply.cached_tokens
-    tokens = new_tokens * price.prompt + reply.cached_tokens * price.cached + reply.completion_tokens * price.completion
+    cached = price.prompt if price.cached is None else price.cached
+    tokens = new_tokens * price.prompt + reply.cached_tokens * cached + reply.completion_tokens * price.completion
     return tokens / 1e6 + reply.gpu_s * price.gpu_hour / 3600

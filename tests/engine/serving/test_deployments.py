@@ -209,6 +209,8 @@ def test_a_call_is_priced_by_new_cached_and_generated_tokens_and_gpu_hours():
     price = PriceConfig(prompt=1.0, cached=0.1, completion=4.0, gpu_hour=3.6)
     reply = Reply("", prompt_tokens=1_000_000, cached_tokens=800_000, completion_tokens=50_000, gpu_s=100.0)
     assert dollars(reply, price) == pytest.approx(0.2 + 0.08 + 0.2 + 0.1)
+    unsaid = price.model_copy(update={"cached": None})
+    assert dollars(reply, unsaid) == pytest.approx(0.2 + 0.8 + 0.2 + 0.1), "a budget counted what is cached as free"
 
 
 def test_every_gpu_of_pipelines_and_data_parallel_groups_is_counted():
