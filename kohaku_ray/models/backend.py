@@ -32,8 +32,8 @@ class PriceConfig(Settings):
     @property
     def by_batch(self) -> PriceConfig:
         """The prices of calls by batches."""
-        priced = ("prompt", "cached", "completion", "gpu_hour")
-        return self.model_copy(update={name: getattr(self, name) * self.batch for name in priced})
+        prices = self.model_dump(include={"prompt", "cached", "completion", "gpu_hour"}, exclude_none=True)
+        return self.model_copy(update={name: price * self.batch for name, price in prices.items()})
 
 
 class BackendConfig(Settings):
