@@ -157,13 +157,13 @@ def command_of(killer: Killer, *arguments: str, **settings: object) -> list[str]
     return command + flags({**settings, "cluster.address": killer.cluster.address})
 
 
-def kill_drivers(killer: Killer, are_due: list[Callable[[float], bool]], command: list[str]) -> None:
-    """Start a command once per moment, and kill it when that is due, by the seconds since."""
+def kill_drivers(killer: Killer, are_due: list[Callable[[float, int], bool]], command: list[str]) -> None:
+    """Start a command once per moment, and kill it when that is due, by the seconds and the calls since."""
     for is_due in are_due:
         with tempfile.TemporaryFile("w+") as output:
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-            began = time.monotonic()
-            while not is_due(time.monotonic() - began):
+            began, first = time.monotonic(), killer.n
+            while not is_due(time.monotonic() - began, killer.n - first):
                 if process.poll() is not None:
                     output.seek(0)
                     raise RuntimeError(f"ended before it was killed, after {len(killer.killed)}:\n{output.read()}")
@@ -220,11 +220,11 @@ class Parts:
     def start_killed(self) -> dict[str, Any]:
         """The run of ``answer``, whose driver is killed at moments of its start: from nothing to the first call."""
         self._on_three()
-        first, took_s = self.killer.n, []
+        took_s: list[float] = []
 
-        def is_asking(since_s: float) -> bool:
+        def is_asking(since_s: float, n_calls: int) -> bool:
             took_s[:] = [since_s]
-            return self.killer.n > first
+            return n_calls > 0
 
         # Under names of its own: a ledger's actors stay for a minute, and so do the replies that they hold.
         self.killer.begin(str(self.home / "timed-ledger"), {})
@@ -232,7 +232,8 @@ class Parts:
         self.killer.begin(str(self.home / "started-ledger"), {})
         command = command_of(self.killer, "answer", "demo", **self._settings_of("started"))
         moments_s = [took_s[0] * number / N_MOMENTS for number in range(N_MOMENTS)]
-        kill_drivers(self.killer, [lambda since_s, at=at: since_s >= at for at in moments_s], command)
+        # At its first call at the latest: on a machine that has become quicker a moment would come after its end.
+        kill_drivers(self.killer, [lambda since_s, n, at=at: since_s >= at or n > 0 for at in moments_s], command)
         self._answer("started")
         return self.killer.found()
 
@@ -359,7 +360,7 @@ class Parts:
         self.killer.begin(given["ledger.path"], {})
         first = self.killer.n
         points = [first + n_calls * number // N_MOMENTS for number in range(N_MOMENTS)] if n_calls else []
-        are_due = [lambda _, point=point: self.killer.n > point for point in points]
+        are_due = [lambda since_s, n, point=point: self.killer.n > point for point in points]
         kill_drivers(self.killer, are_due, command_of(self.killer, "sweep", path, **given))
         job(self.killer, "sweep", path, **given)
         shutil.move(self.home / "sweep", self.home / f"race-{name}")
