@@ -57,3 +57,9 @@ def test_a_file_is_read_as_its_case_says(form):
     if os.environ.get("GOLDEN"):
         file.write_text(renewed, encoding="utf-8")
     assert not wrong, "\n\n".join(wrong)
+
+
+def test_a_long_line_of_restructured_text_is_read():
+    """docutils refuses lines of more than 10,000 characters where it is not told otherwise."""
+    [paragraph] = parse_file("d/report.rst", b"It is 5 MW. " * 5000).sections[0].paragraphs
+    assert len(paragraph.text) > 50_000
