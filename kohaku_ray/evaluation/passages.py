@@ -162,7 +162,8 @@ def _contexts(path: str, changed: int) -> Mapping[str, tuple[ShownPassage, ...]]
             best.setdefault(row["question_id"], {})[passage_key] = ShownPassage(row["doc_id"], row["text"] or "")
     contexts = {}
     for question_id, shown in best.items():
-        first = min(member for member, _, _ in shown)  # members are shown the same unless they plan by themselves
+        # Members are shown the same, unless they plan by themselves or divide it.
+        first = min(member for member, _, _ in shown)
         contexts[question_id] = tuple(shown[passage_key] for passage_key in sorted(shown) if passage_key[0] == first)
     return contexts
 
