@@ -191,7 +191,7 @@ def test_sigterm_while_the_first_libraries_load_is_one_line(tmp_path):
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=own_ray.environment()
     ) as process:
-        own_ray.wait_until_caught(process, signal.SIGTERM)
+        own_ray.wait_until_caught(process)
         loaded = Path(f"/proc/{process.pid}/maps").read_text()
         assert not any(name in loaded for name in ("arrow", "numpy", "_raylet", "torch"))
         process.send_signal(signal.SIGTERM)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -23,11 +24,14 @@ def environment(*left_out: str, **variables: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in names} | variables
 
 
-def wait_until_caught(process: subprocess.Popen[str], number: int) -> None:
-    """Wait until a process has a handler of its own for a signal: until then Python itself starts."""
+def wait_until_caught(process: subprocess.Popen[str]) -> None:
+    """Wait until a process has a handler of its own for signals: until then Python itself starts.
+
+    That is SIGTERM's: for SIGINT Python brings one.
+    """
     while process.poll() is None:
         status = Path(f"/proc/{process.pid}/status").read_text()
         caught = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt"))
-        if caught >> (number - 1) & 1:
+        if caught >> (signal.SIGTERM - 1) & 1:
             return
         time.sleep(0.005)

@@ -208,7 +208,7 @@ def of_ray(home: str) -> list[str]:
 
 def measure_start(start: Callable[[], subprocess.Popen[str]], arrived: threading.Event, number: int) -> float:
     with start() as job:
-        own_ray.wait_until_caught(job, number)
+        own_ray.wait_until_caught(job)
         began = time.monotonic()
         while not arrived.wait(0.05):
             assert job.poll() is None, job.communicate()[0]
@@ -230,7 +230,7 @@ def test_a_signal_at_any_moment_of_a_start_is_one_line(sample_here, tmp_path, ra
     if moment not in STAGES and not start_s:
         start_s.append(measure_start(lambda: start(tmp_path / "whole"), arrived, number))
     with start() as job:
-        own_ray.wait_until_caught(job, number)
+        own_ray.wait_until_caught(job)
         if moment in STAGES:
             is_there, process, until = STAGES[moment][0], psutil.Process(job.pid), time.monotonic() + 240
             while not is_there(process):
