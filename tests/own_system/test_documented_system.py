@@ -68,6 +68,9 @@ def test_the_tools_are_listed_with_the_parameters_that_they_have():
     for name, tool in vars(Tools).items():
         if name.startswith("_") or name == "prompts":
             continue
+        if isinstance(tool, property):
+            assert re.search(rf"^tools\.{name} -> ", TEXT, re.MULTILINE), name
+            continue
         names = [part.partition("=")[0].strip() for part in listed[name].strip("()").split(",")]
         wanted = [parameter for parameter in inspect.signature(tool).parameters if parameter != "self"]
         assert [part for part in names if part != "*"] == wanted, name
