@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,9 @@ import pytest
 from kit.answers import COMPARED, deployment, flags
 from kit.fake_openai import Action, FakeOpenAI, completion, default_text
 from kit.ray_processes import our_processes
+from kit.runs_here import run_here
 
-from kohaku_ray.config import Config, load_config
+from kohaku_ray.config import load_config
 from kohaku_ray.run.segments import SegmentStore
 
 pytestmark = pytest.mark.ray
@@ -125,9 +125,9 @@ class Chains:
     def of(self, name: str) -> dict[str, str]:
         return {**self.settings, "run": f"{self.home}/{name}", "ledger.path": f"{self.home}/{name}-ledger"}
 
-    def whole(self, run_answer: Callable[[Config], object]) -> int:
-        """Run it uninterrupted, on actors that are up; returns how many calls it makes."""
-        run_answer(load_config("demo", [f"{key}={value}" for key, value in self.of("whole").items()]))
+    def whole(self) -> int:
+        """Run it uninterrupted, in one process; returns how many calls it makes."""
+        run_here(load_config("demo", [f"{key}={value}" for key, value in self.of("whole").items()]))
         self.n_calls = self.server.n_requests
         return self.n_calls
 
@@ -163,10 +163,10 @@ def chains(cluster, sample_here, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_driver_and_an_actor_of_each_kind_are_killed_and_repeated_it_is_the_same(chains, run_answer):
+def test_a_driver_and_an_actor_of_each_kind_are_killed_and_repeated_it_is_the_same(chains):
     one_by_one = {"cluster.block_size": "1", "cluster.blocks_in_flight": "1"}
     small = chains(**one_by_one, **{"questions.limit": "6", "ensemble.members": "2"})
-    assert small.whole(run_answer) == 18, "a plan and two answers of each question"
+    assert small.whole() == 18, "a plan and two answers of each question"
     victims = ("ray::Member", "ray::LedgerShard", "driver", "ray::Retriever", "ray::ServeReplica")
     small.kill("killed", dict(zip((3, 6, 9, 12, 15), victims, strict=True)))
 
@@ -174,9 +174,9 @@ def test_a_driver_and_an_actor_of_each_kind_are_killed_and_repeated_it_is_the_sa
 @pytest.mark.chaos
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_killed_at_twenty_points_and_repeated_it_is_the_same_to_the_byte(chains, run_answer):
+def test_killed_at_twenty_points_and_repeated_it_is_the_same_to_the_byte(chains):
     large = chains(**{"cluster.block_size": "4", "ensemble.members": "3"})
-    n_calls, draw = large.whole(run_answer), random.Random(20251121)
+    n_calls, draw = large.whole(), random.Random(20251121)
     for chain in range(N_CHAINS):
         victims = [VICTIMS[(chain * KILLS_PER_CHAIN + kill) % len(VICTIMS)] for kill in range(KILLS_PER_CHAIN)]
         points = sorted(draw.sample(range(1, n_calls - 30), KILLS_PER_CHAIN))

@@ -11,7 +11,7 @@ import pytest
 from kit import own_ray
 
 CELL = """
-import asyncio, os, shutil, sys
+import asyncio, shutil, sys
 from kohaku_ray import Run, load_config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.engine.jobs import answer as job
@@ -34,8 +34,6 @@ async def cell():
         run.ask("How much water did Ferncrest use?")
     except ConfigError as error:
         print(error)
-    os.chdir(home)
-    print(run.ask("How much water did Ferncrest use?").votes.height)
 
 asyncio.run(cell())
 """
@@ -56,10 +54,9 @@ def test_a_cell_answers_in_a_running_loop_without_home_and_while_its_directory_i
         timeout=550,
     )
     assert cell.returncode == 0, cell.stderr
-    voted, refused, asked = cell.stdout.splitlines()
+    voted, refused = cell.stdout.splitlines()
     assert refused == "the working directory was removed: change to one that is there (cd), then start again"
     assert voted.startswith(f"2 Run('{tmp_path}/run', finished, wattbot ")
-    assert asked == "1"
     assert "answer  2/2 questions" in cell.stderr
     assert "Traceback" not in cell.stderr
 

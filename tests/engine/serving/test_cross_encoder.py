@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from kit import tiny_cross_encoder
 from kit.ray_processes import our_processes
 from ray import serve
 
 from kohaku_ray.answering.local_index import LocalIndex
-from kohaku_ray.engine.serving.applications import PairReplica, serving
+from kohaku_ray.engine.serving.applications import PairReplica
 from kohaku_ray.engine.serving.handles import PAIRS_PER_CALL, rank_pairs
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.index.store import Index
@@ -28,21 +27,13 @@ COUNTED = "pairs ranked"
 
 
 @pytest.fixture(scope="module")
-def model(tiny_encoder, tmp_path_factory) -> str:
-    """Path of a tiny cross-encoder."""
-    return tiny_cross_encoder.build(tmp_path_factory.mktemp("cross_encoder"), tiny_encoder)
+def model(ranker) -> str:
+    return ranker
 
 
 @pytest.fixture(scope="module")
-def deployment(model) -> dict:
-    return {"kind": "cross_encoder", "model": model, "max_tokens": 128, "start_tries": 1}
-
-
-@pytest.fixture(scope="module")
-def application(cluster, deployment) -> str:
-    """Name of its running application: it stays up between the tests of this file."""
-    with serving({"pairs": CrossEncoderConfig(**deployment)}) as names:
-        yield names["pairs"]
+def application(pairs_application) -> str:
+    return pairs_application
 
 
 @pytest.fixture(scope="module")
@@ -190,9 +181,9 @@ def evidence(run: str) -> list[dict]:
     return [row for row in rows if row["step"] == "evidence"]
 
 
-def test_a_run_is_ranked_by_it(application, pool, run_answer, sample_config, deployment, model):
+def test_a_run_is_ranked_by_it(application, pool, run_answer, sample_config, pairs_deployment, model):
     small = ("questions.limit=6", "ensemble.members=2", "kohaku.bm25_top_k=0", "kohaku.dedup=node")
-    ranked = ("kohaku.cross_encoder=pairs", f"deployments.pairs={json.dumps(deployment)}")
+    ranked = ("kohaku.cross_encoder=pairs", f"deployments.pairs={json.dumps(pairs_deployment)}")
     plain = run_answer(sample_config(*small, name="plain"))
     before = pool.counts()
     config = sample_config(*small, *ranked, name="ranked")

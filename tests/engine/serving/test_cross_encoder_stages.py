@@ -8,12 +8,10 @@ from collections import defaultdict
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from kit import tiny_cross_encoder
 
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.actors.pool import ActorPool
 from kohaku_ray.engine.jobs.answer import run_answer
-from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.index.store import Index
 from kohaku_ray.settings import resolve_paths
 
@@ -22,31 +20,28 @@ RANKED = ("subquery_ranking", "clustering", "final_ranking")
 
 
 @pytest.fixture(scope="module")
-def model(tiny_encoder, tmp_path_factory) -> str:
-    return tiny_cross_encoder.build(tmp_path_factory.mktemp("cross_encoder"), tiny_encoder)
-
-
-@pytest.fixture(scope="module")
-def ran(news_index, tiny_encoder, model, tmp_path_factory):
+def ran(news_index, tiny_encoder, pairs_application, pairs_deployment, tmp_path_factory):
     """A run over the news sample: its trace, the pairs scored, and the texts of its index."""
     home = tmp_path_factory.mktemp("ranked")
-    deployment = {"kind": "cross_encoder", "model": model, "max_tokens": 128, "start_tries": 1}
     small = {"subquestion_max_documents": 12, "subquestion_fusion_max_documents": 20, "cluster_sample_size": 12}
     overrides = [
         *(f"hybrid.{name}={value}" for name, value in small.items()),
-        *("hybrid.cross_encoder=pairs", "hybrid.min_relevance=null", f"deployments.pairs={json.dumps(deployment)}"),
+        *(
+            "hybrid.cross_encoder=pairs",
+            "hybrid.min_relevance=null",
+            f"deployments.pairs={json.dumps(pairs_deployment)}",
+        ),
         *(f"index.path={news_index}", f"index.encoder.model={tiny_encoder}"),
         *(f"ledger.path={home}/ledger", f"run={home}/run", "questions.limit=4", "ensemble.members=2"),
     ]
     config = resolve_paths(load_config("hybrid", overrides))
-    with serving(config.used_deployments):
-        pool = ActorPool(config, n_workers=1)
-        try:
-            pool.wait_until_ready()
-            summary = run_answer(config, pool=pool)
-            counts = pool.counts()
-        finally:
-            pool.close()
+    pool = ActorPool(config, n_workers=1)
+    try:
+        pool.wait_until_ready()
+        summary = run_answer(config, pool=pool)
+        counts = pool.counts()
+    finally:
+        pool.close()
     assert (summary.n_questions, summary.n_member_errors) == (4, 0)
     steps = defaultdict(list)
     for row in pq.read_table(f"{config.run}/trace.parquet").to_pylist(maps_as_pydicts="strict"):
@@ -61,10 +56,10 @@ def ran(news_index, tiny_encoder, model, tmp_path_factory):
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_each_stage_has_the_cross_encoders_scores_and_says_so(ran, model):
+def test_each_stage_has_the_cross_encoders_scores_and_says_so(ran, ranker):
     from sentence_transformers import CrossEncoder
 
-    bare = CrossEncoder(model, max_length=128, device="cpu")
+    bare = CrossEncoder(ranker, max_length=128, device="cpu")
     steps, questions, texts, _ = ran
     for key, question in questions.items():
         for stage in RANKED:
