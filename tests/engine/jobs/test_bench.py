@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from kit import tiny_llama
+from kit.installed import needs
 from kit.runs_here import index_here, run_here
 from ray.serve.schema import ApplicationStatus
 
@@ -63,6 +65,7 @@ def test_prompts_have_the_tokens_asked_repeat_for_their_number_alone_and_share_n
     assert n_tokens == 1 or len({user[:40] for _, (_, user) in prompts}) == 60
 
 
+@needs("vllm")
 @pytest.mark.parametrize(
     ("overrides", "settings", "grid", "message"),
     [
@@ -81,7 +84,6 @@ def test_prompts_have_the_tokens_asked_repeat_for_their_number_alone_and_share_n
 def test_what_cannot_be_measured_is_refused_before_anything_starts(
     config, tmp_path, overrides, settings, grid, message
 ):
-    pytest.importorskip("vllm")
     with pytest.raises(ConfigError) as error:
         run_bench(config(*overrides, **settings), grid, str(tmp_path / "out"))
     assert message in str(error.value)
@@ -156,7 +158,8 @@ class FakeCluster:
 @pytest.fixture
 def bench(config, tmp_path, monkeypatch):
     """Run a benchmark of two cells over an application, on a cluster that has room for it."""
-    pytest.importorskip("vllm")
+    if find_spec("vllm") is None:
+        pytest.skip("vllm is not installed")
 
     def no_engine(*_):
         raise ModelError("plain vLLM ended with code 1: no memory")
