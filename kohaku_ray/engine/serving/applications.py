@@ -218,7 +218,8 @@ def _start_serve() -> None:
             serve.start(proxy_location="Disabled")
             return
         except ValueError as error:  # Ray's, of a named actor
-            if "already exists" not in str(error) or attempt == SERVE_TRIES - 1:
+            is_other = not re.search("already (exists|taken)", str(error))
+            if is_other or attempt == SERVE_TRIES - 1:
                 raise
             time.sleep(1.0)
 

@@ -11,6 +11,7 @@ import pytest
 import ray
 from ray.serve.schema import ApplicationStatus
 
+from kohaku_ray.engine.serving import applications
 from kohaku_ray.engine.serving.applications import Applications, serving
 from kohaku_ray.models.openai import OpenAIConfig
 
@@ -158,3 +159,18 @@ def test_a_job_says_that_it_is_alive_only_while_its_cluster_is_there(monkeypatch
             assert time.monotonic() < deadline
             time.sleep(0.01)
     assert bool(beats) == is_up
+
+
+@pytest.mark.parametrize("taken", ["is already taken. Please use a different name", "already exists"])
+def test_serve_that_another_job_starts_at_the_same_moment_is_joined(monkeypatch, taken):
+    """Two sweeps on a new cluster: the runs of one failed with "SERVE_CONTROLLER_ACTOR … is already taken"."""
+    answers = [ValueError(f"The name SERVE_CONTROLLER_ACTOR (namespace=serve) {taken}"), None]
+
+    def start(**_) -> None:
+        if (error := answers.pop(0)) is not None:
+            raise error
+
+    monkeypatch.setattr(applications.serve, "start", start)
+    monkeypatch.setattr(applications.time, "sleep", lambda _: None)
+    applications._start_serve()
+    assert not answers
