@@ -56,6 +56,8 @@ def output_determinants(
     for member in members:
         for played in member.values():
             played["model"] = names.index(played["model"])
+    # Came later than runs that are finished: a system that does not divide its evidence has them all done again.
+    later = {"evidence"} if config.ensemble.evidence == "same" else set[str]()
     return {
         "version": __version__,
         "index": index,
@@ -66,7 +68,7 @@ def output_determinants(
         "system": system.name,
         "limit": config.questions.limit,
         "settings": config.settings.model_dump(mode="json", exclude={"cross_encoder"}),
-        "ensemble": config.ensemble.model_dump(mode="json", exclude={"models"}),
+        "ensemble": config.ensemble.model_dump(mode="json", exclude={"models", *later}),
         "models": [model_parts(config.models[name]) for name in names],
         "members": members,
         "cross_encoder": uses.cross_encoder and config.deployments[uses.cross_encoder].model_identity,
