@@ -196,7 +196,7 @@ def test_sigterm_while_the_first_libraries_load_is_one_line(tmp_path):
         assert not any(name in loaded for name in ("arrow", "numpy", "_raylet", "torch"))
         process.send_signal(signal.SIGTERM)
         output = process.communicate(timeout=90)
-    assert (process.returncode, output) == (1, ("", "interrupted: run the same command again to go on\n"))
+    assert (process.returncode, output) == (1, ("", f"{own_ray.INTERRUPTED}\n"))
 
 
 @pytest.mark.slow

@@ -17,6 +17,9 @@ OF_THE_TEST_RUN = (
 )
 """Variables that a Ray of the test run's own leaves in its process."""
 
+INTERRUPTED = "interrupted: run the same command again to go on"
+"""The last line of a command that a signal ended."""
+
 
 def environment(*left_out: str, **variables: str) -> dict[str, str]:
     """Return this process's environment without the variables of its Ray and ``left_out``, and with ``variables``."""

@@ -261,7 +261,7 @@ def test_where_a_server_refuses_every_call_the_run_stops_at_once_and_says_why(sa
         flags = ["ensemble.members=2", "cluster.block_size=1", "cluster.blocks_in_flight=1", "questions.limit=8"]
         summary = run_answer(sample_config(*fake(server), *flags, "roles.plan.model=extractive"))
         assert server.n_requests <= 2, "the members of one question"
-    assert "set deployments.*.api_key_env" in summary.stopped
+    assert "api_key_env" in summary.stopped
     assert (summary.n_questions, summary.n_member_errors) == (8, 16)
 
 
@@ -362,7 +362,7 @@ def test_a_run_whose_every_call_fails_stops_asking_and_says_why(
     done = capsys.readouterr()
     assert "6 answers in a row got no reply (fail_after is 6)" in done.err
     assert "6 × " in done.out
-    assert "check deployments.*.schema_mode and extra_body" in done.out
+    assert "schema_mode" in done.out
     assert "15 × ModelError: not asked: 6 answers in a row had got no reply" in done.out  # 10 answers, 5 plans
     page = Path(config.run, "report.html").read_text(encoding="utf-8")
     assert "Stopped asking: 6 answers in a row" in page

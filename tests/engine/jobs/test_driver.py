@@ -106,7 +106,7 @@ def test_sigterm_ends_a_sweep_in_one_line_and_the_key_is_in_no_file(sample_here,
             over.set()
             job.kill()
     assert job.returncode == 1, output
-    assert output.strip().splitlines()[-1] == "interrupted: run the same command again to go on"
+    assert output.strip().splitlines()[-1] == own_ray.INTERRUPTED
     words = ("SIG", "Traceback", "***", "terminate called", "\x1b", "raylet", KEY)
     assert not any(word in output for word in words), output
     assert files_with_the_key(tmp_path, ray_home) == []
@@ -145,7 +145,7 @@ def test_an_interrupt_of_the_whole_process_group_is_one_line(tmp_path, sample_he
         output, _ = process.communicate(timeout=90)
     assert process.returncode == 1, (lines, output)
     *progress, last = output.strip().splitlines()
-    assert last == "interrupted: run the same command again to go on"
+    assert last == own_ray.INTERRUPTED
     assert not [line for line in progress if not line.startswith(("answer  ", "encode  ", "parse   "))], output
 
 
@@ -243,7 +243,7 @@ def test_a_signal_at_any_moment_of_a_start_is_one_line(sample_here, tmp_path, ra
         output, _ = job.communicate(timeout=60)
     assert job.returncode == 1, output
     *before, last = output.strip().splitlines()
-    assert last == "interrupted: run the same command again to go on"
+    assert last == own_ray.INTERRUPTED
     assert not [line for line in before if not line.startswith("answer  ")], output
     deadline = time.monotonic() + 20
     while (left := of_ray(ray_home)) and time.monotonic() < deadline:

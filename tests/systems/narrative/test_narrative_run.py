@@ -74,7 +74,7 @@ def test_books_and_stories_become_labels_dossiers_and_results(cluster, home):
             row["Story ID"]: (row["Prediction"], row["Rationale"], row["Confidence"]) for row in csv.DictReader(file)
         }
     assert {key: row[0] for key, row in results.items()} == {"46": "1", "137": "0", "007": "1", "9": "1", "10": "1"}
-    assert results["10"][1].startswith("Not judged, so taken as consistent: silence is no contradiction. ")
+    assert results["10"][1].startswith("Not judged")
     assert results["137"][1:] == (written["137"]["explanation"], "0.9500")
     assert "'The Kitchen', but the index has" in results["10"][1]
     [error] = [row["error"] for row in rows_of(config, "answers") if row["error"]]
