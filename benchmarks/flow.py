@@ -70,6 +70,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings")
     parser.add_argument("--simulate", help="only the simulation, with these costs in milliseconds")
+    parser.add_argument(
+        "--curve", type=int, nargs="+", default=CURVE, metavar="REPLICAS", help="simulated numbers of them"
+    )
     parser.add_argument("--driver", type=int, help="only the driver's memory, over so many questions")
     arguments = parser.parse_args()
     if arguments.simulate:
@@ -230,7 +233,7 @@ def simulate(costs: Costs, arguments: argparse.Namespace) -> int:
     counts = ("retrievers", "workers", "shards", "voters")
     print(f"{'replicas':>9}{'questions':>11}" + "".join(f"{name:>12}" for name in counts) + f"{'busy':>8}")
     worst = 1.0
-    for n in CURVE:
+    for n in arguments.curve:
         n_questions = SIMULATED_WAVES * n * SIMULATED_PLACES // arguments.members
         flow = Flow(simulated(n, arguments), costs, n_questions, call_s)
         busy = flow.busy()

@@ -28,7 +28,7 @@ SCRIPTS = {
     "decide": (["--subsamples", "1"], [slow, data]),
     "encoder_feed": (["--tokens", "2000", "--rates", "0", "--rounds", "1"], [slow]),
     "endpoint": (["--texts", "64", "--delays", "0", "--rounds", "1"], [slow]),
-    "flow": (["--questions", "4", "--members", "2", "--call-s", "0.01"], [slow]),
+    "flow": (["--questions", "4", "--members", "2", "--call-s", "0.01", "--curve", "1"], [slow]),
     "grammar": (["--vocabulary", "500", "--documents", "4"], [slow]),
     "growth": (["--divide", "40", "--together"], [slow]),
     "hybrid_speed": (["--paragraphs", "400", "--questions", "4", "--plain", "1", "--rounds", "1"], [slow]),
@@ -47,7 +47,7 @@ SCRIPTS = {
     "replay": (["--calls", "20", "--context-chars", "500", "--members", "2"], [slow]),
     "retrieval": (["--config", "demo"], [slow]),
     "retrieval_speed": (["--config", "demo", "--rounds", "1"], [slow]),
-    "vote": (["--loop", "1"], [slow, data]),
+    "vote": (["--loop", "16"], [slow, data]),
 }
 """Arguments and marks by script."""
 
