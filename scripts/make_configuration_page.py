@@ -21,9 +21,8 @@ from kohaku_ray.documents.settings import DocumentsConfig
 from kohaku_ray.ensemble import settings as ensemble
 from kohaku_ray.index import settings as index
 from kohaku_ray.models.backend import PriceConfig
-from kohaku_ray.models.batch_api import BatchConfig
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
-from kohaku_ray.models.openai import OpenAIConfig
+from kohaku_ray.models.openai import BatchConfig, OpenAIConfig
 from kohaku_ray.models.transformers import TransformersConfig
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.settings import Settings, read_meanings

@@ -10,14 +10,12 @@ import json
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import IO, Annotated, Any, NamedTuple, Protocol
-
-from pydantic import Field
+from typing import IO, Any, NamedTuple
 
 from kohaku_ray.errors import TransientModelError
 from kohaku_ray.models.completion import as_object
 from kohaku_ray.models.json_text import loads
-from kohaku_ray.settings import PositiveInt, Settings
+from kohaku_ray.models.openai import BatchConfig, OpenAIBackend
 from kohaku_ray.values.read import clean_text
 
 URL = "/v1/chat/completions"
@@ -40,25 +38,6 @@ TOKEN_LIMIT = "token_limit_exceeded"  # noqa: S105
 
 BYTES_PER_S = 1e6
 """Slowest upload or download of a file that is waited for."""
-
-
-class BatchConfig(Settings):
-    """How calls are gathered to files for a server's batch API."""
-
-    gather_s: Annotated[float, Field(gt=0)] = 20.0
-    """A file is sent when no call has come for so many seconds, or when it is full."""
-    max_requests: PositiveInt = 50_000
-    """Most calls per file, and in flight; OpenAI takes 50,000."""
-    max_mb: Annotated[float, Field(gt=0)] = 200.0
-    """Largest file, in megabytes; OpenAI takes 200."""
-    window: str = "24h"
-    """`completion_window`: what the server promises; OpenAI knows 24h, Groq up to 7d."""
-    poll_s: Annotated[float, Field(gt=0)] = 60.0
-    """Longest pause between two looks at a batch; while it is young, a tenth of its age."""
-    deadline_s: Annotated[float, Field(gt=0)] = 90_000.0
-    """Age at which a batch is cancelled: what is done counts, the rest fails; 25 hours are the window and an hour."""
-    single_after_deadline: bool = False
-    """Whether the rest is asked by single calls instead, at their price."""
 
 
 class LineResult(NamedTuple):
@@ -137,29 +116,10 @@ def _line_number(error: Mapping[str, Any]) -> int | None:
     return line if type(line) is int and line > 0 else None
 
 
-class Server(Protocol):
-    """The client of a server: an ``OpenAIBackend``."""
-
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        fields: Mapping[str, Any] | None = None,
-        upload: tuple[str, IO[bytes], Mapping[str, str]] | None = None,
-        into: IO[bytes] | None = None,
-        longer_s: float = 0.0,
-        tries: int | None = None,
-        may_lack: bool = False,
-    ) -> Any:
-        """Send a request, and return its JSON values; see ``OpenAIBackend.request``."""
-        ...
-
-
 class BatchApi:
     """A server's files and batches, by the client of its chats."""
 
-    def __init__(self, server: Server, settings: BatchConfig) -> None:
+    def __init__(self, server: OpenAIBackend, settings: BatchConfig) -> None:
         self._server, self._settings = server, settings
         self._file_s = settings.max_mb * 1e6 / BYTES_PER_S
 

@@ -18,7 +18,7 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
-from pydantic import BeforeValidator, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from kohaku_ray.errors import (
     ConfigError,
@@ -30,7 +30,6 @@ from kohaku_ray.errors import (
     did_you_mean,
 )
 from kohaku_ray.models.backend import ModelConfig, PriceConfig
-from kohaku_ray.models.batch_api import BatchConfig
 from kohaku_ray.models.completion import (
     SchemaMode,
     as_object,
@@ -51,6 +50,7 @@ from kohaku_ray.settings import (
     ModelPath,
     PositiveInt,
     ServerSettings,
+    Settings,
     find_address_secrets,
     find_secrets,
 )
@@ -60,6 +60,25 @@ if TYPE_CHECKING:
     import httpx
 
 T = TypeVar("T")
+
+
+class BatchConfig(Settings):
+    """How calls are gathered to files for a server's batch API."""
+
+    gather_s: Annotated[float, Field(gt=0)] = 20.0
+    """A file is sent when no call has come for so many seconds, or when it is full."""
+    max_requests: PositiveInt = 50_000
+    """Most calls per file, and in flight; OpenAI takes 50,000."""
+    max_mb: Annotated[float, Field(gt=0)] = 200.0
+    """Largest file, in megabytes; OpenAI takes 200."""
+    window: str = "24h"
+    """`completion_window`: what the server promises; OpenAI knows 24h, Groq up to 7d."""
+    poll_s: Annotated[float, Field(gt=0)] = 60.0
+    """Longest pause between two looks at a batch; while it is young, a tenth of its age."""
+    deadline_s: Annotated[float, Field(gt=0)] = 90_000.0
+    """Age at which a batch is cancelled: what is done counts, the rest fails; 25 hours are the window and an hour."""
+    single_after_deadline: bool = False
+    """Whether the rest is asked by single calls instead, at their price."""
 
 
 def _batch_settings(value: Any) -> Any:

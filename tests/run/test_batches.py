@@ -28,8 +28,8 @@ from kohaku_ray.errors import (
     RefusedAccessError,
     TransientModelError,
 )
-from kohaku_ray.models.batch_api import NAME, BatchConfig
-from kohaku_ray.models.openai import OpenAIConfig
+from kohaku_ray.models.batch_api import NAME
+from kohaku_ray.models.openai import BatchConfig, OpenAIConfig
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
 from kohaku_ray.run import batches as run_batches
