@@ -243,6 +243,7 @@ def main() -> None:
     parser.add_argument("--metric", default=None)
     parser.add_argument("--base", default="", help="settings of both, with blanks between them")
     parser.add_argument("--set", dest="sets", action="append", required=True)
+    parser.add_argument("--only", default=None, help="one run of a bundle")
     parser.add_argument("--limit", type=int, default=None, help="first questions alone")
     parser.add_argument("--ask", default=None)
     parser.add_argument("--ledger", default=None)
@@ -253,7 +254,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         for path in given.sources:
             for source in sources_of(path, given.index, given.base.split(), home):
-                compare_source(source, given, deadline, home)
+                if given.only in (None, source.name):
+                    compare_source(source, given, deadline, home)
 
 
 def compare_source(source: Source, given: argparse.Namespace, deadline: float, home: str) -> None:

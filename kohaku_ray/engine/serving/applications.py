@@ -367,27 +367,59 @@ def _deployed(replica: type, name: str, deployment: Deployment, actor: Mapping[s
 BATCH_WAIT_S = 0.005
 """Seconds to wait for further calls to share a batch."""
 
+BATCH_CALLS = 64
+"""Most calls of one batch: as many as a deployment takes at once by default."""
+
 
 class PairReplica:
-    """Hosts one cross-encoder of sentence-transformers, or asks one behind an endpoint."""
+    """Hosts one cross-encoder of sentence-transformers, or asks one behind an endpoint.
+
+    A batch is what waits when the model is free. Batches of `serve.batch` are made by its timer also while the model
+    works: then each has the few calls of 5 ms, however long they wait (Ray 2.60).
+    """
 
     def __init__(self, deployment: CrossEncoderConfig, limiter: Any = None) -> None:
         listen_on_loopback()
         self._model = deployment.load(None if limiter is None else SharedLimiter(limiter))
         self._batch_pairs = deployment.batch_pairs
+        self._waiting: list[tuple[list[tuple[str, str]], asyncio.Future[list[float]]]] = []
+        self._task: asyncio.Task[None] | None = None
 
-    @serve.batch(max_batch_size=64, batch_wait_timeout_s=BATCH_WAIT_S)
-    async def rank(self, calls: list[list[tuple[str, str]]]) -> list[list[float]]:
-        """Score the pairs of several calls together; the library sorts them by length.
+    async def rank(self, pairs: list[tuple[str, str]]) -> list[float]:
+        """Score pairs, together with those of other calls that wait.
 
-        In a thread, so that the replica goes on taking calls and answering health checks; Serve makes one batch at a
-        time.
+        Raises:
+            ModelError: The model broke on the batch.
         """
+        scores: asyncio.Future[list[float]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((pairs, scores))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._score_waiting())
+        return await scores
+
+    async def _score_waiting(self) -> None:
+        """Score batch after batch, in a thread: meanwhile the replica takes calls and answers health checks."""
+        await asyncio.sleep(BATCH_WAIT_S)
+        while self._waiting:
+            batch, self._waiting = self._waiting[:BATCH_CALLS], self._waiting[BATCH_CALLS:]
+            batch = [(pairs, scores) for pairs, scores in batch if not scores.done()]  # nobody waits for the others
+            if batch:
+                try:
+                    results = await asyncio.to_thread(self._score, [pairs for pairs, _ in batch])
+                except Exception as error:
+                    for _, scores in batch:
+                        if not scores.done():
+                            scores.set_exception(error)
+                    continue
+                for (_, scores), result in zip(batch, results, strict=True):
+                    if not scores.done():
+                        scores.set_result(result)
+
+    def _score(self, calls: list[list[tuple[str, str]]]) -> list[list[float]]:
+        """Score the pairs of several calls together; the library sorts them by length."""
         pairs = [pair for call in calls for pair in call]
         try:
-            scores = await asyncio.to_thread(
-                self._model.predict, pairs, batch_size=self._batch_pairs, show_progress_bar=False
-            )
+            scores = self._model.predict(pairs, batch_size=self._batch_pairs, show_progress_bar=False)
         except (RuntimeError, ValueError) as error:
             raise ModelError(f"the cross-encoder broke on {pluralize(len(pairs), 'pair')}: {error}") from error
         ends = np.cumsum([len(call) for call in calls])[:-1]

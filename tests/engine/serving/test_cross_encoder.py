@@ -64,15 +64,11 @@ def test_scores_are_the_bare_models(application, pairs, expected):
     np.testing.assert_allclose(asyncio.run(rank_pairs(application, pairs)), expected, atol=1e-5)
 
 
-unbatched = PairReplica.rank.__wrapped__
-"""What Serve calls with a batch."""
-
-
 def test_a_model_in_half_precision_scores_nearly_the_same(model, pairs, expected):
     deployment = CrossEncoderConfig(model=model, max_tokens=128, precision="bfloat16")
     replica = PairReplica(deployment)
     assert {str(weight.dtype) for weight in replica._model.parameters()} == {"torch.bfloat16"}
-    [scores] = asyncio.run(unbatched(replica, [pairs[:40]]))
+    scores = asyncio.run(replica.rank(pairs[:40]))
     gap = np.abs(np.array(scores) - expected[:40])
     assert 0 < gap.mean() < 0.02, "roundings of 3 digits, which the model's large random weights amplify"
     assert np.corrcoef(scores, expected[:40])[0, 1] > 0.95
@@ -82,7 +78,7 @@ def test_a_model_in_half_precision_scores_nearly_the_same(model, pairs, expected
     assert deployment.model_identity == f'cross_encoder:{model} [null,128,"bfloat16"]'
 
 
-def test_a_replica_goes_on_while_it_scores(model, pairs, expected):
+def test_a_replica_takes_calls_while_it_scores_and_scores_them_together(model, pairs, expected):
     replica, entered, free = PairReplica(CrossEncoderConfig(model=model, max_tokens=128)), [], threading.Event()
     predict = replica._model.predict
 
@@ -94,39 +90,54 @@ def test_a_replica_goes_on_while_it_scores(model, pairs, expected):
     replica._model.predict = held
 
     async def ask() -> list[list[float]]:
-        scoring = asyncio.create_task(unbatched(replica, [pairs[:3], pairs[3:5]]))
+        scoring = asyncio.gather(replica.rank(pairs[:3]), replica.rank(pairs[3:5]))
         while not entered:
             await asyncio.sleep(0.01)
+        left = asyncio.create_task(replica.rank(pairs[:40]))
+        scoring = asyncio.gather(scoring, replica.rank(pairs[5:9]), replica.rank(pairs[9:10]))
+        await asyncio.sleep(0)
+        left.cancel()
         free.set()
-        return await scoring
+        first, *more = await scoring
+        return [*first, *more]
 
-    np.testing.assert_allclose(np.concatenate(asyncio.run(ask())), expected[:5], atol=1e-5)
-    assert entered == [5]
+    np.testing.assert_allclose(np.concatenate(asyncio.run(ask())), expected[:10], atol=1e-5)
+    assert entered == [5, 5], "what waits while the model works is one batch, without the call that was given up"
 
 
 @pytest.fixture(scope="module")
-def slow(application, model, tmp_path_factory) -> tuple[str, Path]:
-    """Name of an application of one replica that takes its time over a batch, and where it notes each one's size."""
-    notes = tmp_path_factory.mktemp("notes")
+def slow(application, model, tmp_path_factory) -> tuple[str, Path, Path]:
+    """Name of an application of one replica, where it notes each batch's size, and the calls that a batch waits for.
+
+    How fast Serve's router hands on twenty calls is up to the machine's load: eight seconds were seen.
+    """
+    notes, awaited = tmp_path_factory.mktemp("notes"), tmp_path_factory.mktemp("awaited") / "calls"
 
     class Slow(PairReplica):
         def __init__(self, deployment: CrossEncoderConfig) -> None:
             super().__init__(deployment)
+            self._n_calls = 0
             self._predict, self._model.predict = self._model.predict, self.noted
+
+        async def rank(self, pairs):
+            self._n_calls += 1
+            return await super().rank(pairs)
 
         def noted(self, batch, **settings):
             (notes / f"{time.monotonic()} {len(batch)}").touch()
-            time.sleep(2)  # meanwhile calls gather, on a loaded machine too, or the replica is killed
+            while self._n_calls < int(awaited.read_text()):
+                time.sleep(0.05)
             return self._predict(batch, **settings)
 
     bound = serve.deployment(Slow, max_ongoing_requests=64).bind(CrossEncoderConfig(model=model, max_tokens=128))
     serve.run(bound, name="slow", route_prefix=None)
-    yield "slow", notes
+    yield "slow", notes, awaited
     serve.delete("slow")
 
 
 def test_concurrent_callers_share_a_batch(slow, pairs, expected):
-    name, notes = slow
+    name, notes, awaited = slow
+    awaited.write_text("20")
 
     async def ask():
         return await asyncio.gather(*(rank_pairs(name, pairs[start : start + 3]) for start in range(0, 60, 3)))
@@ -134,15 +145,14 @@ def test_concurrent_callers_share_a_batch(slow, pairs, expected):
     results = asyncio.run(ask())
     sizes = [int(note.name.split()[1]) for note in notes.iterdir()]
     assert sum(sizes) == 60
-    assert len(sizes) <= 4, "twenty callers, a few batches"
-    starts = sorted(float(note.name.split()[0]) for note in notes.iterdir())
-    assert min(np.diff(starts), default=1.0) >= 0.5, "one batch at a time"
+    assert len(sizes) <= 2, "what comes during the first batch is the second, and no batch is made beside it"
     assert [len(scores) for scores in results] == [3] * 20
     np.testing.assert_allclose(np.concatenate(results), expected[:60], atol=1e-5)
 
 
 def test_a_call_whose_replica_dies_is_made_again(slow, pairs, expected):
-    name, notes = slow
+    name, notes, awaited = slow
+    awaited.write_text("1000")
     n_before = len(list(notes.iterdir()))
 
     async def ask():
@@ -151,6 +161,7 @@ def test_a_call_whose_replica_dies_is_made_again(slow, pairs, expected):
             await asyncio.sleep(0.02)
         [replica] = [process for title, process in our_processes() if title.startswith(f"ray::ServeReplica:{name}:")]
         replica.kill()
+        awaited.write_text("1")
         return await asked
 
     np.testing.assert_allclose(asyncio.run(ask()), expected[:3], atol=1e-5)
