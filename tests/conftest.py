@@ -6,6 +6,7 @@ import functools
 import ipaddress
 import os
 import socket
+import sys
 import warnings
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address
@@ -18,6 +19,7 @@ import pytest
 from kit import s3_server as s3_server_process
 from kit.answers import KEY
 from kit.durations import Durations
+from kit.installed import IMPORTED, SLOW_TO_IMPORT
 from kit.s3_server import FaultyS3
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -168,6 +170,13 @@ def pytest_unconfigure() -> None:
     """Show what threads and the garbage collector meet after the last test; it is no test's failure."""
     for kind in (pytest.PytestUnraisableExceptionWarning, pytest.PytestUnhandledThreadExceptionWarning):
         warnings.simplefilter("default", kind)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Note which file's import brought a package that takes seconds, by whatever chain: kit/test_suite.py reads it."""
+    for package in SLOW_TO_IMPORT:
+        if package in sys.modules:
+            IMPORTED.setdefault(package, report.nodeid)
 
 
 @pytest.hookimpl(tryfirst=True)

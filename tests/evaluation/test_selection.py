@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy import stats
+from kit.installed import OnDemand
 
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.selection import (
@@ -16,6 +16,8 @@ from kohaku_ray.evaluation.selection import (
 )
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.evaluation.truth import read_truth, scored_rows
+
+stats = OnDemand("scipy.stats")
 
 
 def latent(rng, n_cells, n_questions):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
+from kit.installed import OnDemand
 
 from kohaku_ray.evaluation.compare import greatest_moves, rank_bands, shift_of, split_of
 from kohaku_ray.evaluation.metrics import Score
 from kohaku_ray.pages.score_text import split_tables
+
+stats = OnDemand("scipy.stats")
 
 PUBLIC = [0.90, 0.80, 0.70, 0.60, 0.50, 0.40, 0.30]
 PRIVATE = [0.60, 0.80, 0.75, 0.60, 0.40, 0.50, 0.30]

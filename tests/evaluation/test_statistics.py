@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from kit.installed import OnDemand
 from kit.properties import scaled
 from kit.rows import check_rows
-from scipy import stats
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation import paired
@@ -27,6 +27,8 @@ from kohaku_ray.evaluation.paired import (
     score_interval,
 )
 from kohaku_ray.evaluation.statistics import average_ranks, correlate, holm, mean_sd, ranks, stars, welch
+
+stats = OnDemand("scipy.stats")
 
 # scores of questions as WattBot gives them: few distinct values, many ties
 SCORE = st.sampled_from([0.0, 0.1, 0.175, 0.25, 0.75, 0.85, 0.9, 0.925, 1.0])

@@ -8,6 +8,14 @@ from typing import Any
 
 import pytest
 
+SLOW_TO_IMPORT = (
+    *("datasets", "mlflow", "moto", "nltk", "playwright", "scipy.stats", "sentence_transformers", "torch"),
+    *("transformers", "vllm"),
+)
+
+IMPORTED: dict[str, str] = {}
+"""Of these, what collecting a file has imported: its node id by package."""
+
 WAY_OUT = {
     "gguf": "the dev extra has it",
     "playwright": "the dev extra has it",

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from kit.installed import IMPORTED
+
 TESTS = Path(__file__).parents[1]
-SLOW_TO_IMPORT = {
-    *("datasets", "mlflow", "moto", "nltk", "playwright", "sentence_transformers", "torch", "transformers", "vllm")
-}
 LONGEST_SLEEP_S = 5.0
 
 
@@ -22,33 +21,8 @@ def files() -> dict[str, ast.Module]:
     return {str(file.relative_to(TESTS)): ast.parse(file.read_text(encoding="utf-8")) for file in TESTS.rglob("*.py")}
 
 
-def at_import(tree: ast.AST) -> Iterator[ast.AST]:
-    """What runs when a module is imported: all but the bodies of functions."""
-    for node in ast.iter_child_nodes(tree):
-        yield node
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            yield from at_import(node)
-
-
-def imported(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom):
-        return [node.module or ""]
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.importorskip":
-        return [str(ast.literal_eval(node.args[0]))]
-    return []
-
-
 def test_collection_imports_nothing_that_takes_seconds():
-    slow = {
-        f"{name}: {module}"
-        for name, tree in files().items()
-        for node in at_import(tree)
-        for module in imported(node)
-        if module.partition(".")[0] in SLOW_TO_IMPORT
-    }
-    assert not slow, "import it in the test, or use kit.installed"
+    assert IMPORTED == {}, "import it in the test, or use kit.installed"
 
 
 def test_nothing_sleeps_for_long():

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jsonschema
 import numpy as np
@@ -16,13 +17,16 @@ from kit.tiny_job import SAMPLE_TEXTS
 
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
-from kohaku_ray.models.decoding import LocalBackend, grammar_tokenizer, matcher, sample
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.models.transformers import TransformersConfig, load_model
 from kohaku_ray.run.checks.deployments import check_deployment
 
+if TYPE_CHECKING:
+    from kohaku_ray.models.decoding import LocalBackend
+
 torch = OnDemand("torch")
+decoding = OnDemand("kohaku_ray.models.decoding")
 
 WINDOW = 2048
 SCHEMA = answer_schema(["alpha2024", "beta2023"])
@@ -42,7 +46,7 @@ def make(path):
     def make(**settings) -> LocalBackend:
         deployment = TransformersConfig(model="tiny", dtype="float32", **settings)
         model, tokenizer = load_model(Path(path), deployment)
-        backend = LocalBackend(model, tokenizer, deployment, WINDOW)
+        backend = decoding.LocalBackend(model, tokenizer, deployment, WINDOW)
         forward, backend.shapes, backend.model = model.forward, [], model
 
         @functools.wraps(forward)
@@ -132,7 +136,8 @@ def test_a_reply_has_the_spaces_that_vllms_grammar_writes_and_no_other(path):
     for separators in ((", ", ": "), (",", ":"), (",  ", ": "), (", ", " : "), (",\n", ": ")):
         text = json.dumps(reply, separators=separators)
         tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
-        vllms, ours = xgrammar.GrammarMatcher(compiled), matcher(grammar_tokenizer(tokenizer, ends), SCHEMA)
+        ours = decoding.matcher(decoding.grammar_tokenizer(tokenizer, ends), SCHEMA)
+        vllms = xgrammar.GrammarMatcher(compiled)
         is_written = separators == (", ", ": ")
         assert vllms.accept_string(text) is is_written
         assert (ours.try_consume_tokens(tokens) == len(tokens)) is is_written
@@ -160,7 +165,7 @@ def test_a_model_with_other_state_than_keys_and_values_is_refused(path):
     model, tokenizer = load_model(Path(path), FLOAT32)
     model._is_stateful = True
     with pytest.raises(ConfigError, match=r"LlamaForCausalLM has layers other than attention, .*: serve it by vLLM"):
-        LocalBackend(model, tokenizer, FLOAT32, WINDOW)
+        decoding.LocalBackend(model, tokenizer, FLOAT32, WINDOW)
 
 
 def test_a_request_that_is_refused_fails_alone_with_its_reason(make):
@@ -210,7 +215,7 @@ def test_reasoning_is_free_bounded_and_no_part_of_the_reply(make):
 
 def test_a_template_without_a_system_turn_gets_it_before_the_users(path):
     model, tokenizer = load_model(Path(path), FLOAT32)
-    backend = LocalBackend(model, tokenizer, FLOAT32, WINDOW)
+    backend = decoding.LocalBackend(model, tokenizer, FLOAT32, WINDOW)
     tokenizer.chat_template = (
         "{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
         "<{{ message.role }}>{{ message.content }}{% endfor %}"
@@ -231,14 +236,14 @@ def test_a_token_is_drawn_with_its_probability(top_p):
         shares[[0, 3]] = 0.0  # the two likeliest hold more than top_p
         shares /= shares.sum()
     uniforms = [*((number + 0.5) / n for number in range(n)), 0.99, 1 - 1e-16]
-    *drawn, greedy, last = sample(logits, [0.5] * n + [0.0, 0.5], [top_p] * (n + 2), uniforms)
+    *drawn, greedy, last = decoding.sample(logits, [0.5] * n + [0.0, 0.5], [top_p] * (n + 2), uniforms)
     np.testing.assert_allclose(np.bincount(drawn, minlength=5) / n, shares, atol=1e-3)
     assert greedy == 1
     assert last in (1, 4)
 
 
 def test_logits_that_are_no_numbers_name_the_number_format(make):
-    assert sample(torch.tensor([[0.0, torch.nan], [0.0, 1.0]]), [1.0, 0.0], [1.0, 1.0], [0.5, 0.5]) == [-1, 1]
+    assert decoding.sample(torch.tensor([[0.0, torch.nan], [0.0, 1.0]]), [1.0, 0.0], [1.0, 1.0], [0.5, 0.5]) == [-1, 1]
     backend = make()
     torch.nn.init.constant_(backend.model.lm_head.weight, torch.nan)
     with pytest.raises(ModelError, match="not numbers: set dtype to bfloat16 or float32"):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats
+from kit.installed import OnDemand
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.paired import paired_bootstrap, paired_permutation
@@ -12,6 +12,8 @@ from kohaku_ray.evaluation.statistics import holm, stars
 from kohaku_ray.evaluation.wattbot import WATTBOT
 from kohaku_ray.pages.sweep_tables import compute_stats
 from kohaku_ray.sweep.compare import Axis, SweepCell, SweepTable, compare_column, select_best
+
+stats = OnDemand("scipy.stats")
 
 RNG = np.random.default_rng(0)
 QUESTIONS = tuple(f"q{i}" for i in range(41))
