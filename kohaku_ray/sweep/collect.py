@@ -200,7 +200,7 @@ class _Reader:
     def run(self, run_id: str, config: Config) -> _Read:
         """Read a finished run."""
         directory, truth = RunDirectory(config.run), self.truth(config)
-        submission = read_submission(directory.file("submission.csv"))
+        submission = read_submission(directory.checked_file("submission.csv"))
         self._texts.update({key: row.question for key, row in submission.rows.items()})
         answers = directory.read_table("answers", columns=["question_id", "attempt", "is_blank", "measures", "error"])
         usage = pl.DataFrame(directory.read_table("usage", ["key", "prompt_tokens", "completion_tokens", "service_s"]))

@@ -359,7 +359,7 @@ class SweepRace:
         if directory != whole and RunDirectory(directory).damage():
             Directory(directory).remove("run.json")  # answered again, from the ledger
             return False
-        given = read_submission(RunDirectory(directory).file("submission.csv")).rows
+        given = read_submission(RunDirectory(directory).checked_file("submission.csv")).rows
         rows = [self._metric.score_question(self._truth[key], given.get(key)).parts for key in asked]
         self._seen[run] = rows if directory == whole else [*seen, *rows]
         if directory != whole:

@@ -328,6 +328,21 @@ def test_a_damaged_shard_is_asked_again_and_no_cell_is_scored_by_it(load, damage
     assert by_name(again) == by_name(whole)
 
 
+def test_a_finished_run_that_was_changed_is_refused_by_the_race_and_the_tables(load):
+    """Of the shards of a race alone the checksum was compared."""
+    loaded = load()
+    race = SweepRace(plan_sweep(loaded))
+    answer(config := next(iter(race.plan.runs.values())), race.order)
+    file = Path(config.run, "submission.csv")
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    for read in (
+        lambda: SweepRace(plan_sweep(loaded)).advance((), lambda: None),
+        lambda: collect(plan_sweep(loaded), {}),
+    ):
+        with pytest.raises(DataError, match=r"submission.csv is not what the run wrote: repeat `kohaku-ray answer"):
+            read()
+
+
 def test_a_position_in_the_log_is_bounded_by_the_questions(load):
     """attack5, A13: no request was ever done after a line of 10^30 questions."""
     loaded = load()

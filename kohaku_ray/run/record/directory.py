@@ -63,6 +63,17 @@ class RunDirectory:
         """Path of one of its files."""
         return join_path(self.path, name)
 
+    def checked_file(self, name: str) -> str:
+        """Path of one of a finished run's files, which is compared with its checksum.
+
+        Raises:
+            DataError: It is another than the run wrote.
+        """
+        expected = self.facts().get("checksums", {}).get(name)  # of some versions, a run had none
+        if expected is not None and self._directory.checksum(name) != expected:
+            raise self._damaged(name)
+        return self.file(name)
+
     def check_writable(self) -> None:
         """Check that the directory takes files, and that no live job writes it; nothing is left there or touched."""
         made, path = list[str](), self.path
