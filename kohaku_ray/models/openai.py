@@ -397,8 +397,11 @@ class OpenAIBackend:
             TransientModelError: It failed, and may succeed another time.
             ModelError: The server refuses it.
         """
-        response = _Response(status, "", {}, bytearray(json.dumps(values).encode("ascii")), self._redacted)
-        outcome = self._read(response, values if 200 <= status < 300 else None, request.n_chars)
+
+        def respond() -> _Response:
+            return _Response(status, "", {}, bytearray(json.dumps(values).encode("ascii")), self._redacted)
+
+        outcome = self._read(status, values, request.n_chars, respond)
         if isinstance(outcome, Reply):
             return await self._finished(outcome, writing)
         fields = await self.fields_of(request)
@@ -592,20 +595,26 @@ class OpenAIBackend:
             # A large body's objects take far longer to make than the loop's other calls may wait.
             small = len(response.body) <= _INLINE_BYTES
             values = load_values(response.body) if small else await asyncio.to_thread(load_values, response.body)
-        return self._read(response, values, prompt_chars)
+        return self._read(response.status, values, prompt_chars, lambda: response)
 
-    def _read(self, response: _Response, values: Any, prompt_chars: int) -> Reply | _Response:
-        """Read a response, whose ``values`` are its body's if it succeeded; see ``_post``."""
-        if 200 <= response.status < 300:
-            if (status := error_status(values)) is None:
+    def _read(
+        self, status: int, values: Any, prompt_chars: int, respond: Callable[[], _Response]
+    ) -> Reply | _Response:
+        """Read a response, whose ``values`` are its body's if it succeeded; see ``_post``.
+
+        Only where there is no reply is it asked for whole: of a batch's line, its body is written again for it.
+        """
+        if 200 <= status < 300:
+            if (refused := error_status(values)) is None:
                 try:
                     reply = read_completion(values, prompt_chars)
                 except ModelError as error:  # which may name what the server sent
-                    error.args = (self._redacted(f"{error}: {response.text[:_BODY_CHARS]}"),)
+                    error.args = (self._redacted(f"{error}: {respond().text[:_BODY_CHARS]}"),)
                     raise
                 text = self._redacted(reply.text)
                 return reply if text == reply.text else replace(reply, text=text)
-            response = response._replace(status=status)
+            status = refused
+        response = respond()._replace(status=status)
         if (withheld := _failed_generation(response)) is not None:
             values = {"choices": [{"message": {"content": self._redacted(withheld)}}]}
             return read_completion(values, prompt_chars)
