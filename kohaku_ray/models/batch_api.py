@@ -33,6 +33,9 @@ SKEW_S = 3600.0
 ENDED = frozenset({"completed", "failed", "expired", "cancelled", "canceled"})
 """States in which a batch stays; novita.ai writes them in capitals."""
 
+CANCELLING = "cancelling"
+"""State of a batch that was cancelled and has not ended: it has no files yet."""
+
 TOKEN_LIMIT = "token_limit_exceeded"  # noqa: S105
 """Error of a file beyond the tokens that an account may have in batches at once (openai-python#2084)."""
 
@@ -173,7 +176,7 @@ class BatchApi:
         return None if values is None else read_state(values)
 
     async def cancel(self, batch_id: str) -> None:
-        """Cancel a batch: it ends within minutes, with the lines that are done."""
+        """Cancel a batch: it is ``CANCELLING`` for minutes, and ends with the lines that are done."""
         await self._server.request("POST", f"batches/{batch_id}/cancel", may_lack=True)
 
     async def results(self, file_id: str) -> AsyncIterator[LineResult]:

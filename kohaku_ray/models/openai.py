@@ -597,9 +597,7 @@ class OpenAIBackend:
             values = load_values(response.body) if small else await asyncio.to_thread(load_values, response.body)
         return self._read(response.status, values, prompt_chars, lambda: response)
 
-    def _read(
-        self, status: int, values: Any, prompt_chars: int, respond: Callable[[], _Response]
-    ) -> Reply | _Response:
+    def _read(self, status: int, values: Any, prompt_chars: int, respond: Callable[[], _Response]) -> Reply | _Response:
         """Read a response, whose ``values`` are its body's if it succeeded; see ``_post``.
 
         Only where there is no reply is it asked for whole: of a batch's line, its body is written again for it.

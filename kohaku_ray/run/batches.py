@@ -28,7 +28,7 @@ from kohaku_ray.errors import (
     TransientModelError,
     UnfinishedReplyError,
 )
-from kohaku_ray.models.batch_api import TOKEN_LIMIT, BatchApi, BatchState, LineResult, batch_line
+from kohaku_ray.models.batch_api import CANCELLING, TOKEN_LIMIT, BatchApi, BatchState, LineResult, batch_line
 from kohaku_ray.models.openai import OpenAIBackend, OpenAIConfig, Writing
 from kohaku_ray.models.request import ChatRequest, request_key, with_other_seed
 from kohaku_ray.records import Reply, digest, pluralize
@@ -40,8 +40,9 @@ FOLDER = "batches"
 FILE_TRIES = 3
 """Files that ask one call before it fails: a line that three batches did not answer is no accident of one."""
 
-CANCEL_S = 660.0
-"""Seconds after which a cancelled batch is left: OpenAI's may be cancelling for ten minutes."""
+CANCEL_S = 3600.0
+"""Longest wait for a batch that is cancelled: OpenAI promises its end within ten minutes, and one took 25
+(litellm#37205)."""
 
 YOUNG_S = 1.0
 """Shortest pause between two looks at a batch."""
@@ -457,30 +458,42 @@ class BatchBackend:
         await asyncio.sleep(min(max(batch.age_s / 10, YOUNG_S), self._settings.poll_s))
 
     async def _wait(self, batch: _Batch) -> BatchState | None:
-        """Look at a batch until it has ended, or was cancelled ``CANCEL_S`` ago; None: the server does not know it."""
+        """Look at a batch until it has ended, and cancel it at its deadline; None: the server does not know it.
+
+        Only an ended one has its replies, which are paid: one that is cancelled for ``CANCEL_S`` and has not ended is
+        asked by single calls where they are allowed, and otherwise fails.
+
+        Raises:
+            TransientModelError: It has not ended. Its record stays, and the next start reads it.
+        """
         assert batch.record.batch_id is not None
-        batch_id, cancelled_s = batch.record.batch_id, 0.0
+        batch_id, late_s = batch.record.batch_id, 0.0
         while True:
-            state = BatchState(batch_id, "unknown")
+            status = "not to be seen"
             try:
-                seen = await self._api.retrieve(batch_id)
+                state = await self._api.retrieve(batch_id)
                 self._trouble = ""
-                if seen is None or seen.is_ended:
-                    return seen
-                state, batch.n_done = seen, seen.n_done
+                if state is None or state.is_ended:
+                    return state
+                status, batch.n_done = state.status, state.n_done
             except TransientModelError as error:
                 self._trouble = str(error)
             now = time.monotonic()
             if batch.age_s > self._settings.deadline_s and not batch.is_late:
-                batch.is_late, cancelled_s = True, now
-                with suppress(ModelError):
+                batch.is_late, late_s = True, now
+            if batch.is_late and now - late_s > CANCEL_S:
+                if status == CANCELLING and self._settings.single_after_deadline:
+                    return BatchState(batch_id, status)
+                raise TransientModelError(
+                    f"{self.identity}: batch {batch_id} is {status} {CANCEL_S / 60:.0f} minutes after it was cancelled "
+                    f"at its deadline_s of {self._settings.deadline_s:,.0f} s {self._trouble}: repeat the command "
+                    f"later, which reads what it has done, or delete {FOLDER}/{batch.record.name}.json in the ledger's "
+                    "directory, and its calls are made, and may be paid, again"
+                )
+            if batch.is_late and status != CANCELLING:
+                with suppress(ModelError):  # asked again at the next look
                     await self._api.cancel(batch_id)
-            elif batch.is_late and now - cancelled_s > CANCEL_S:
-                if state.status == "unknown":  # its record stays, for the next start
-                    raise TransientModelError(f"{self.identity}: batch {batch_id} is not to be seen: {self._trouble}")
-                return state
-            else:
-                await self._pause(batch)
+            await self._pause(batch)
 
     async def _hand_out(self, batch: _Batch, state: BatchState) -> list[str]:
         """Give replies to who waits for them, and record those that nobody waits for; returns their keys."""

@@ -48,7 +48,8 @@ class FakeBatches:
 
     `line(batch, line)` is the `Action` of a line, one of EXPIRED, DROPPED, DOUBLED, or None for the default reply;
     `refuse(batch)` are the errors of a file that is refused; `upload` and `create` are what happens to their requests,
-    by number: an `Action` with `reset` is sent after the work was done.
+    by number: an `Action` with `reset` is sent after the work was done. A cancelled batch is cancelling for
+    `cancelling_s`, without files, and then has the replies of its first lines.
     """
 
     delay_s: float = 0.0
@@ -57,6 +58,9 @@ class FakeBatches:
     upload: Callable[[int], Action | None] = lambda index: None
     create: Callable[[int], Action | None] = lambda index: None
     look: Callable[[int], Action | None] = lambda index: None
+    cancel: Callable[[int], Action | None] = lambda index: None
+    cancelling_s: float = 0.0
+    n_done_at_cancel: int = 0
     most_lines: int = 50_000
     most_bytes: int = 200_000_000
     has_list: bool = True
@@ -67,7 +71,7 @@ class FakeBatches:
         self.uploads: dict[str, bytes] = {}
         self.batches: list[Batch] = []
         self.paid: Counter[str] = Counter()  # replies by custom_id
-        self.n_uploads = self.n_looks = self.n_creates = 0
+        self.n_uploads = self.n_looks = self.n_creates = self.n_cancels = 0
 
     def post(self, path: str, headers: dict[str, str], raw: bytes) -> Action:
         with self.lock:
@@ -76,9 +80,12 @@ class FakeBatches:
             if path == "/v1/batches":
                 return self._create(json.loads(raw))
             if found := re.fullmatch(r"/v1/batches/(batch_\d+)/cancel", path):
+                self.n_cancels += 1
+                if (action := self.cancel(self.n_cancels - 1)) is not None:
+                    return action
                 batch = self._find(found[1])
-                if batch.ends > time.time():
-                    batch.cancelled, batch.ends = True, time.time()
+                if batch.ends > time.time() and not batch.cancelled:
+                    batch.cancelled, batch.ends = True, time.time() + self.cancelling_s
                 return Action(body=self._object(batch))
         return not_found(path)
 
@@ -160,7 +167,7 @@ class FakeBatches:
 
     def _object(self, batch: Batch) -> dict[str, Any]:
         has_ended, files = time.time() >= batch.ends, {}
-        status = "in_progress"
+        status = "cancelling" if batch.cancelled else "in_progress"
         if batch.errors:
             status = "failed"
         elif has_ended:
@@ -190,8 +197,9 @@ class FakeBatches:
             return {}
         if batch.files is None:
             written: dict[str, list[bytes]] = {"output": [], "errors": []}
-            for line in batch.lines:
-                action = "cancelled" if batch.cancelled else self.line(batch, line)
+            for number, line in enumerate(batch.lines):
+                is_left = batch.cancelled and number >= self.n_done_at_cancel
+                action = "cancelled" if is_left else self.line(batch, line)
                 if action == DROPPED:
                     continue
                 told = {"id": f"batch_req_{len(written['output'])}", "custom_id": line["custom_id"], "error": None}

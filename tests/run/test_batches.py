@@ -252,6 +252,39 @@ def test_a_batch_that_does_not_end_is_cancelled_and_the_rest_fails_or_is_asked_s
         assert server.n_requests == 3
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_what_a_cancelled_batch_has_done_is_paid_once_however_long_it_takes(tmp_path, monkeypatch, is_refused):
+    """One of OpenAI's was cancelling for 25 minutes, and had 142 replies then (litellm#37205)."""
+    monkeypatch.setattr(run_batches, "CANCEL_S", 0.3)
+    monkeypatch.setattr(run_batches, "YOUNG_S", 0.02)
+    refuse = {"cancel": lambda _: Action(503, "busy")} if is_refused else {}
+    settings = {"deadline_s": 0.2, "single_after_deadline": is_refused}
+    with provider(delay_s=3600, cancelling_s=1.0, n_done_at_cancel=2, **refuse) as (server, batches):
+        failures = ask(server, tmp_path, requests(3), settings)
+        assert {type(failure) for failure in failures} == {TransientModelError}
+        status = "in_progress" if is_refused else "cancelling"
+        assert f"is {status} 0 minutes after it was cancelled" in str(failures[0])
+        assert "repeat the command" in str(failures[0])
+        assert records(tmp_path)
+        if is_refused:
+            batches.cancel = lambda _: None
+        else:
+            batches.batches[0].ends, batches.delay_s, settings = 0.0, 0.1, {}
+        monkeypatch.setattr(run_batches, "CANCEL_S", 60)
+        replies = ask(server, tmp_path, requests(3), settings)
+        assert all(isinstance(reply, Reply) for reply in replies), replies
+    assert sum(batches.paid.values()) + server.n_requests == 3
+    assert sorted(map(len, batches.files)) == ([3] if is_refused else [1, 3])
+
+
+def test_a_batch_that_is_cancelling_for_ever_is_asked_singly_where_that_is_allowed(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_batches, "CANCEL_S", 0.3)
+    settings = {"deadline_s": 0.2, "single_after_deadline": True}
+    with provider(delay_s=3600, cancelling_s=3600) as (server, _):
+        assert all(isinstance(reply, Reply) for reply in ask(server, tmp_path, requests(3), settings))
+        assert server.n_requests == 3
+
+
 @check_rows(
     ("what", "play"),
     [
