@@ -385,7 +385,7 @@ def test_the_job_of_a_file_fits_its_cluster_from_the_first_node_on(name, command
     else:
         config = load_config(str(CLUSTER / "job.yaml"))
     if command == "index":
-        encoders, _ = plan_encoders(config, total(first))
+        encoders, _ = plan_encoders(config, first)
         assert encoders == Encoders(4, gpu=True), "on GPUs, though no node has one yet"
         demand = index_demand(config, encoders)
         assert demand.custom["encoder_node"] > 0

@@ -53,7 +53,7 @@ from kohaku_ray.pages.throughput import (
     write_throughput,
 )
 from kohaku_ray.records import Reply
-from kohaku_ray.run.checks.demand import deployment_demand, replicas_demand, shortage, too_large
+from kohaku_ray.run.checks.demand import NodeNeed, deployment_demand, replicas_demand, shortage, too_large, too_many
 from kohaku_ray.run.checks.deployments import check_deployment
 from kohaku_ray.run.record.summary import pluralize
 from kohaku_ray.settings import resolve_paths
@@ -195,7 +195,7 @@ class _Bench:
             self._plain_run = Plain(max(members), reason=str(error))
         try:
             # It is one process: its GPUs lie on one node.
-            if why_not := self._shortage(1) or too_large({"plain vLLM": needed}, node_resources()):
+            if why_not := self._shortage(1) or too_large({"plain vLLM": NodeNeed(1, needed)}, node_resources()):
                 raise ModelError(why_not)
             runs = [
                 {
@@ -332,8 +332,9 @@ class _Bench:
         if self._config.cluster.autoscaling:
             return ""
         they = _of(self._deployment, replicas)
-        large = too_large(replicas_demand({self._name: they}).on_a_node, node_resources())
-        return shortage("they", deployment_demand(they), self._resources) or large
+        on_a_node, nodes = replicas_demand({self._name: they}).on_a_node, node_resources()
+        short = shortage("they", deployment_demand(they), self._resources)
+        return short or too_large(on_a_node, nodes) or too_many(on_a_node, nodes)
 
     def _without(self, replicas: int, cells: Iterable[BenchCell], reason: str, *, is_skipped: bool) -> None:
         self._cells += [replace(cell, reason=reason, is_skipped=is_skipped) for cell in cells]

@@ -12,7 +12,7 @@ from dataclasses import replace
 import ray
 
 from kohaku_ray.config import Config
-from kohaku_ray.engine.cluster import idle_cpus, print_progress
+from kohaku_ray.engine.cluster import idle_cpus, node_resources, print_progress
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.jobs.index_stream import IndexSummary, encoder_resources, index_all
 from kohaku_ray.engine.session import Session
@@ -75,7 +75,7 @@ def run_index(config: Config, *, is_leased: bool = False) -> IndexSummary:
     PendingVectors(config.index.path).check_writable()
     lease = nullcontext() if is_leased else index_lease(config.index.path).held()
     with lease, Session(config.cluster) as session:
-        of_texts, of_images = plan_encoders(config, ray.cluster_resources(), source_bytes(files))
+        of_texts, of_images = plan_encoders(config, node_resources(), source_bytes(files))
         session.check(
             index_demand(config, of_texts),
             index_demand(config, of_images),

@@ -6,7 +6,7 @@ import glob
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kohaku_ray.config import Config
@@ -37,6 +37,14 @@ again after up to 0.5 s, in which a place would stay empty."""
 
 
 @dataclass(frozen=True, slots=True)
+class NodeNeed:
+    """What each of ``n`` actors or engines must have on one node; a share of a GPU lies on one."""
+
+    n: int
+    each: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Demand:
     """The resources a job holds for its whole run.
 
@@ -53,7 +61,7 @@ class Demand:
     gpus: float
     reason: str
     custom: Mapping[str, float] = field(default_factory=dict)
-    on_a_node: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    on_a_node: Mapping[str, NodeNeed] = field(default_factory=dict)
     on_a_card: Mapping[str, CardNeed] = field(default_factory=dict)
 
 
@@ -90,7 +98,7 @@ def answer_demand(config: Config, n_shards: int | None = None, index: Index | No
         n * retriever.n_gpus + models.gpus,
         " and ".join(part for part in (pluralize(n, "retriever"), models.reason) if part),
         {**config.cluster.resources, **models.custom},
-        {"a retriever": {"CPU": retriever.cpus, "GPU": retriever.n_gpus}, **models.on_a_node},
+        {"a retriever": NodeNeed(n, {"CPU": retriever.cpus, "GPU": retriever.n_gpus}), **models.on_a_node},
         {**({} if need is None else {"a retriever": need}), **models.on_a_card},
     )
 
@@ -108,7 +116,7 @@ def replicas_demand(deployments: Mapping[str, Deployment]) -> Demand:
         if deployment.application is None:
             parts.append(f"{pluralize(deployment.replicas, 'replica')} of {name}")
             total.update(deployment_demand(deployment))
-            on_a_node[f"a replica of {name}"] = resources_on_a_node(deployment)
+            on_a_node[f"a replica of {name}"] = NodeNeed(deployment.n_engines, resources_on_a_node(deployment))
     cpus, gpus = total.pop("CPU"), total.pop("GPU")
     return Demand(cpus, gpus, " and ".join(parts), total, on_a_node, deployment_needs(deployments))
 
@@ -150,32 +158,32 @@ class Encoders:
 
 
 def plan_encoders(
-    config: Config, resources: Mapping[str, float], n_bytes: int | None = None
+    config: Config, nodes: Sequence[Mapping[str, float]], n_bytes: int | None = None
 ) -> tuple[Encoders, Encoders]:
     """Decide where an index job encodes texts, and where images, and in how many actors: one after the other.
 
     ``index.encoders`` is the number for texts; images that have an encoder of their own take no more actors than that,
-    and no more than fit. Only ``device: auto`` asks whether there is a GPU: a cluster that grows may have none yet.
-    ``n_bytes`` is the size of the documents (None: unknown): few of them get few encoders of texts on CPUs.
+    and no more than fit the ``nodes``. Only ``device: auto`` asks whether there is a GPU: a cluster that grows may have
+    none yet. ``n_bytes`` is the size of the documents (None: unknown): few of them get few encoders of texts on CPUs.
     """
-    index, gpu = config.index, _on_gpu(config.index.encoder, resources)
-    fit = _n_that_fit(config, resources, gpu)
+    index, gpu = config.index, _on_gpu(config.index.encoder, nodes)
+    fit = _n_that_fit(config, nodes, gpu)
     worth = fit if gpu or n_bytes is None else 1 + n_bytes // BYTES_PER_ENCODER
     if isinstance(index.encoder, EndpointConfig):
         worth = 1  # which has as many requests in flight as its server takes
     of_texts, of_images = Encoders(index.encoders or min(fit, worth), gpu), Encoders(index.encoders or fit, gpu)
     if index.image_encoder is not None:
-        gpu = _on_gpu(index.image_encoder, resources)
-        fit = _n_that_fit(config, resources, gpu)
+        gpu = _on_gpu(index.image_encoder, nodes)
+        fit = _n_that_fit(config, nodes, gpu)
         of_images = Encoders(min(index.encoders or fit, fit), gpu)
     return of_texts, of_images
 
 
-def _on_gpu(encoder: EncoderConfig | EndpointConfig, resources: Mapping[str, float]) -> bool:
+def _on_gpu(encoder: EncoderConfig | EndpointConfig, nodes: Sequence[Mapping[str, float]]) -> bool:
     if isinstance(encoder, EndpointConfig):
         return False
     if encoder.device == "auto":
-        return resources.get("GPU", 0) >= 1
+        return any(node.get("GPU", 0) >= 1 for node in nodes)
     return encoder.device == "cuda"
 
 
@@ -185,7 +193,10 @@ def index_demand(config: Config, encoders: Encoders) -> Demand:
     custom = {kind: amount * n for kind, amount in index.resources.items()}
     each = {"CPU": 0.0, "GPU": index.encoder_gpus} if encoders.gpu else {"CPU": 1.0, "GPU": 0.0}
     build = " and the builder" if index.n_build_gpus else ""
-    on_a_node = {"an encoder": {**each, **index.resources}, "the builder": {"GPU": index.n_build_gpus}}
+    on_a_node = {
+        "an encoder": NodeNeed(n, {**each, **index.resources}),
+        "the builder": NodeNeed(1, {"GPU": index.n_build_gpus}),
+    }
     gpus = n * each["GPU"] + index.n_build_gpus
     need = None
     if encoders.gpu and isinstance(index.encoder, EncoderConfig):
@@ -200,13 +211,32 @@ def caption_demand(config: Config) -> Demand | None:
     return demand if demand.reason else None
 
 
-def _n_that_fit(config: Config, resources: Mapping[str, float], gpu: bool) -> int:
+def _n_that_fit(config: Config, nodes: Sequence[Mapping[str, float]], gpu: bool) -> int:
     index = config.index
-    free = resources.get("GPU", 0) - index.n_build_gpus if gpu else resources.get("CPU", 0)
-    each = index.encoder_gpus if gpu else 1.0
-    # An actor never spans GPUs with a fraction of each: 3 of 0.4 do not fit one GPU.
-    fits = int(free) * int(1 / each + 1e-9) + int(free % 1 / each + 1e-9) if each < 1 else int(free / each + 1e-9)
-    return max(fits, 1)
+    each = {**({"GPU": index.encoder_gpus} if gpu else {"CPU": 1.0}), **index.resources}
+    n_build_gpus = index.n_build_gpus if gpu else 0.0
+    fits = [count_places(node, each) for node in nodes]
+    taken = (
+        n - count_places({**node, "GPU": node.get("GPU", 0.0) - n_build_gpus}, each)
+        for node, n in zip(nodes, fits, strict=True)
+        if node.get("GPU", 0.0) >= n_build_gpus
+    )
+    return max(int(sum(fits) - min(taken, default=0)), 1)
+
+
+def count_places(node: Mapping[str, float], each: Mapping[str, float]) -> float:
+    """Count the actors of some resources each that fit a node on which nothing runs."""
+    places = math.inf
+    for kind, amount in each.items():
+        if not amount:
+            continue
+        there = node.get(kind, 0.0)
+        if kind == "GPU" and amount < 1:  # 3 of 0.4 do not fit one GPU, nor do 3 of 0.6 fit two
+            n = int(there) * int(1 / amount + 1e-9) + int(there % 1 / amount + 1e-9)
+        else:
+            n = int(there / amount + 1e-9)
+        places = min(places, n)
+    return places
 
 
 def check_demand(
@@ -251,11 +281,13 @@ def check_demand(
         raise ConfigError(
             f"{large}: lower it (deployments.*.pipeline_parallel spreads a model over nodes), or add larger nodes"
         )
+    if groups is None and (many := too_many(demand.on_a_node, [resources] if nodes is None else nodes)):
+        raise ConfigError(f"{many}: lower what each takes or their number, or add nodes")
 
 
-def too_large(on_a_node: Mapping[str, Mapping[str, float]], nodes: Sequence[Mapping[str, float]]) -> str:
+def too_large(on_a_node: Mapping[str, NodeNeed], nodes: Sequence[Mapping[str, float]]) -> str:
     """Describe what fits no node of a cluster, given by who needs it on one node; empty if all does."""
-    for who, needed in on_a_node.items():
+    for who, needed in ((who, need.each) for who, need in on_a_node.items()):
         if any(all(amount <= node.get(kind, 0.0) for kind, amount in needed.items()) for node in nodes):
             continue
         for kind, amount in needed.items():
@@ -265,6 +297,53 @@ def too_large(on_a_node: Mapping[str, Mapping[str, float]], nodes: Sequence[Mapp
         kinds = " and ".join(pluralize(amount, kind) for kind, amount in needed.items() if amount)
         return f"{who} needs {kinds} on one node but no node has them together"
     return ""
+
+
+def too_many(on_a_node: Mapping[str, NodeNeed], nodes: Sequence[Mapping[str, float]]) -> str:
+    """Describe what fits the nodes together and not one by one; empty if it may all start.
+
+    Of all that need as much as one of them, or as much of one kind, each takes a place of that one: where there are
+    fewer places, some would wait for ever. It is no plan of who lies where, and refuses nothing that some plan starts.
+    """
+    for who, need in on_a_node.items():
+        for least in (*({kind: amount} for kind, amount in need.each.items()), need.each):
+            n = sum(
+                other.n
+                for other in on_a_node.values()
+                if all(other.each.get(kind, 0.0) >= amount for kind, amount in least.items())
+            )
+            places = sum(count_places(node, least) for node in nodes)
+            if n > places:
+                kinds = [kind for kind, amount in least.items() if amount]
+                amounts = " and ".join(pluralize(least[kind], kind) for kind in kinds)
+                where = "GPU" if least.get("GPU", 1.0) < 1 else "node"
+                largest = " and ".join(pluralize(max(node.get(kind, 0.0) for node in nodes), kind) for kind in kinds)
+                return (
+                    f"{who} needs {amounts} on one {where}, and {n} start that need as much, but there is room for "
+                    f"{places:g} on {pluralize(len(nodes), 'node')}, of which the largest has {largest}"
+                )
+    n_gpus = sum(int(node.get("GPU", 0.0)) for node in nodes)
+    for who, need in on_a_node.items():
+        share = need.each.get("GPU", 0.0)
+        if 0 < share <= 0.5 and (n := _least_gpus(on_a_node.values(), share)) > n_gpus:
+            return (
+                f"{who} needs {share:g} GPUs on one GPU, which those that need more leave on none: together they fill "
+                f"{n} GPUs but there are {n_gpus}"
+            )
+    return ""
+
+
+def _least_gpus(needs: Iterable[NodeNeed], least: float) -> int:
+    """Bound from below the GPUs that hold all shares of ``least`` and more (Martello and Toth 1990, L2)."""
+    n, free, small = 0, 0.0, 0.0
+    for need in needs:
+        share = need.each.get("GPU", 0.0)
+        if share > 0.5:
+            n += need.n * math.ceil(share - 1e-9)
+            free += need.n * (1 - share if share <= 1 - least + 1e-9 else 0.0)
+        elif share >= least:
+            small += need.n * share
+    return n + max(math.ceil(small - free - 1e-9), 0)
 
 
 def _need(who: str) -> str:

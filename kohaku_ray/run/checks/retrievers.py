@@ -11,7 +11,7 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.settings import EncoderConfig
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.run.checks.cards import weight_bytes
-from kohaku_ray.run.checks.demand import busy_processes, replicas_demand, resources_on_a_node
+from kohaku_ray.run.checks.demand import busy_processes, count_places, replicas_demand, resources_on_a_node
 from kohaku_ray.run.checks.free_gpus import ENCODER_BYTES, FreeNode, GpuChoice, choose_retriever_gpus, nodes_left
 
 PREPARE_MS = 15.5
@@ -176,7 +176,7 @@ def _n_places(config: Config, nodes: Sequence[Mapping[str, float]] | None, gpus:
         if amount:
             n_places = min(n_places, (sum(node.get(kind, 0.0) for node in nodes) - taken) / amount + 1e-9)
     if each.cpus and len(nodes) > 1:  # none has its CPUs on two nodes: those that no node had room for would wait
-        whole = sum(int(node.get("CPU", 0.0) / each.cpus + 1e-9) for node in nodes)
+        whole = sum(count_places(node, {"CPU": each.cpus}) for node in nodes)
         started = [model for model in config.used_deployments.values() if model.application is None]
         n_taken = sum(math.ceil(resources_on_a_node(model)["CPU"] / each.cpus) * model.n_engines for model in started)
         n_places = min(n_places, whole - n_taken)
