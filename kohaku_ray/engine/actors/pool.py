@@ -341,9 +341,12 @@ def member_processes(config: Config, n_cpus: float) -> int:
 
 
 def contexts_cached(
-    config: Config, cache_tokens: Mapping[str, int | None], summary: AnswerSummary | None = None
+    config: Config,
+    cache_tokens: Mapping[str, int | None],
+    summary: AnswerSummary | None = None,
+    n_up: Mapping[str, int] | None = None,
 ) -> float:
-    """Return how many questions the KV caches of all replicas hold, each with the replies of a wave of its members.
+    """Return how many questions the KV caches of the replicas hold, each with the replies of a wave of its members.
 
     They are as long as those of the run so far, at first as the window. Of several replicas, one may have more
     questions than the others by the deployment's ``load_bound``. In waves it is one less than a cache holds, but two
@@ -355,6 +358,7 @@ def contexts_cached(
         config: The run.
         cache_tokens: Of a replica, by deployment; None: it does not say, and may hold any number.
         summary: What the run has counted so far.
+        n_up: Replicas that are up, of deployments that have not all of theirs.
     """
     n_contexts, n_calls = math.inf, max(map(len, waves_of(config)))
     for name, tokens in cache_tokens.items():
@@ -368,7 +372,7 @@ def contexts_cached(
         if summary is not None and summary.context_tokens:
             replies = summary.spent.get("completion_tokens", 0) / max(summary.n_calls["made"], 1)
             question_tokens = n_prompts * summary.context_tokens / summary.n_questions + replies * n_calls
-        n = deployment.most_replicas
+        n = (n_up or {}).get(name, deployment.most_replicas)
         held = tokens / question_tokens
         if len(waves_of(config)) > 1 and config.ensemble.shares_context:
             held = max(held - 1, min(held, 2))

@@ -54,6 +54,9 @@ from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import join_path
 
+LOOK_S = 5.0
+"""Least time between two looks how many replicas are up: one takes minutes to start."""
+
 
 def run_answer(
     config: Config,
@@ -181,8 +184,18 @@ def make_run(
         engines = [name for name, model in config.answering_deployments.items() if isinstance(model, VllmConfig)]
         sizes = ledger.cache_tokens([context.applications[name] for name in engines])
         cache_tokens = dict(zip(engines, sizes, strict=True))
+        scaled = [
+            name for name in engines if config.deployments[name].most_replicas > config.deployments[name].n_engines
+        ]
         summary = answer_all(
-            work, questions, directory, report_block, report_stall, lambda: spending.stopped, cache_tokens
+            work,
+            questions,
+            directory,
+            report_block,
+            report_stall,
+            lambda: spending.stopped,
+            cache_tokens,
+            _counting_replicas({name: context.applications[name] for name in scaled}),
         )
         if not summary.n_unanswered:
             summary.stopped = ""  # nothing was left to ask
@@ -237,6 +250,7 @@ def answer_all(
     report_stall: Callable[[AnswerSummary], None],
     stopped: Callable[[], str] = str,
     cache_tokens: Mapping[str, int | None] | None = None,
+    n_up: Callable[[], Mapping[str, int]] = dict,
 ) -> AnswerSummary:
     """Answer a run's questions block by block and write its files.
 
@@ -248,6 +262,7 @@ def answer_all(
         report_stall: Is called whenever no block was done for ``SAY_EVERY_S``.
         stopped: Says why the ledger makes no more calls; empty: it does.
         cache_tokens: What the KV cache of a replica holds, by deployment.
+        n_up: Counts the replicas that are up, of deployments that Serve scales.
 
     Raises:
         DataError: Index, ledger or the run directory cannot be used.
@@ -286,7 +301,7 @@ def answer_all(
         show(summary)
 
     def n_contexts() -> float:
-        return contexts_cached(config, cache_tokens or {}, summary) / work.n_runs
+        return contexts_cached(config, cache_tokens or {}, summary, n_up()) / work.n_runs
 
     size = block_size(config, len(questions))
     with work.under_way():
@@ -302,6 +317,23 @@ def answer_all(
         raise KohakuRayError(f"{len(questions)} questions went in and {summary.n_questions} came out: this is a bug")
     work.finish(directory.path, tables)
     return summary
+
+
+def _counting_replicas(applications: Mapping[str, str]) -> Callable[[], Mapping[str, int]]:
+    """Return what counts the replicas that are up, by deployment; it asks Serve every ``LOOK_S`` at most."""
+    looked_s, n_up = -LOOK_S, dict[str, int]()
+
+    def count() -> Mapping[str, int]:
+        nonlocal looked_s
+        if applications and time.monotonic() - looked_s > LOOK_S:
+            from kohaku_ray.engine.serving.applications import replicas_up
+
+            looked_s = time.monotonic()
+            with suppress(RayError):  # ``check_there`` says that Serve is gone
+                n_up.update({name: max(replicas_up([of]), 1) for name, of in applications.items()})
+        return n_up
+
+    return count
 
 
 def _served(applications: Iterable[str]) -> set[str]:

@@ -119,7 +119,7 @@ def _scale(deployment: VllmConfig) -> dict[str, Any]:
             "min_replicas": deployment.replicas,
             "initial_replicas": deployment.replicas,
             "max_replicas": deployment.max_replicas,
-            # Serve counts the calls of a question as one; a queue of any length is worth a replica.
-            "target_ongoing_requests": max(deployment.max_ongoing // 16, 1),
+            # Serve counts the calls of a question as one. A KV cache may hold two (an L4's), and no more are in flight.
+            "target_ongoing_requests": 1,
         }
     }

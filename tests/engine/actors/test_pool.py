@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +23,7 @@ from kohaku_ray.engine.actors.pool import (
 )
 from kohaku_ray.engine.jobs import answer as job
 from kohaku_ray.engine.jobs import sweep
+from kohaku_ray.engine.serving import vllm as serving
 from kohaku_ray.records import Question
 from kohaku_ray.run.checks.retrievers import RetrieverPlan, wanted_retrievers
 from kohaku_ray.run.record.directory import RunDirectory
@@ -160,6 +162,35 @@ def test_in_waves_as_many_questions_are_in_flight_as_the_kv_caches_hold():
     assert in_flight(29_000, summed(30_000), early_stop="never") == 4
     split = in_flight(400_000, summed(10_000), evidence="split")
     assert split == 27, "2 × 400,000 of three contexts each: no wave waits for what an earlier one left"
+
+
+def test_replicas_that_are_not_up_hold_no_contexts(monkeypatch, tmp_path):
+    """249 questions of 8 H100s on the first one take 1.70 prefills each and 30 % more time, 39 take 1.05, by
+    `benchmarks/cache_simulation.py`."""
+    config, up = vllm("ensemble.early_stop=row", "kohaku.queries=1", max_replicas=8, window_tokens=10_000), {"big": 1}
+    work, most = SimpleNamespace(config=config, n_runs=1, under_way=nullcontext, finish=lambda *_: None), []
+
+    def collect(pending, num_returns, timeout):
+        most.append(len(pending))
+        up["big"] = 1 if len(most) < 50 else 8
+        return pending[:1], pending[1:]
+
+    monkeypatch.setattr(job, "ray", SimpleNamespace(wait=collect))
+    monkeypatch.setattr(job, "ray_get", lambda done: [AnswerSummary("", n_questions=len(block)) for block in done])
+    work.submit = lambda number, block: (block, None)
+    questions = [Question(f"q{number}", "?") for number in range(400)]
+    job.answer_all(
+        work, questions, RunDirectory(str(tmp_path)), *[lambda _: None] * 2, str, {"big": 400_000}, lambda: up
+    )
+    assert max(most[:50]) == 39
+    assert max(most) == 8 * 39 // 1.25
+
+
+def test_serve_scales_by_the_questions_that_a_small_cache_holds():
+    """With 16 per replica, eight L4s of two contexts each stayed one: 12 questions in flight."""
+    deployment = vllm(max_replicas=8).deployments["big"]
+    in_flight = contexts_cached(vllm("ensemble.early_stop=row"), {"big": 29_000}, summed(10_000), {"big": 1})
+    assert in_flight / serving._scale(deployment)["autoscaling_config"]["target_ongoing_requests"] > 1
 
 
 def test_a_model_and_its_adapters_each_have_a_context_of_a_question():
