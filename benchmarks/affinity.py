@@ -1,8 +1,8 @@
 """Compare ways of routing: hashing alone and bounded loads (simulated); question and power-of-two routing (measured).
 
-    python benchmarks/affinity.py [--simulate] [--config CONFIG] [--set KEY=VALUE]
+    python benchmarks/affinity.py [--simulate] [--questions 10000] [--config CONFIG] [--set KEY=VALUE]
 
-Simulated: 10,000 questions of log-normal length on 2 to 64 replicas, 16 in flight per replica: mean over largest load,
+Simulated: questions of log-normal length on 2 to 64 replicas, 16 in flight per replica: mean over largest load,
 and the share of questions moved. Measured, in turns in one process: nine members per question on two replicas by both
 routers; cached share of prompt tokens (bound 8/9) and tokens per second. Default: a tiny random Llama on CPUs.
 """
@@ -24,7 +24,6 @@ from kohaku_ray.config import load_config
 from kohaku_ray.engine.jobs.bench import Grid, run_bench
 from kohaku_ray.models.placement import BOUND, Placement
 
-N_QUESTIONS = 10_000
 IN_FLIGHT = 16
 N_VIRTUAL = 100
 REPLICAS = (2, 4, 8, 16, 32, 64)
@@ -37,10 +36,11 @@ GRID = Grid(replicas=(2,), members=(MEMBERS,), concurrency=(4,), questions=12, c
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--simulate", action="store_true", help="only the simulation")
+    parser.add_argument("--questions", type=int, default=10_000, help="of the simulation")
     parser.add_argument("--config", help="its roles.answer.model is a deployment of kind vllm")
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     arguments = parser.parse_args()
-    print_simulation()
+    print_simulation(arguments.questions)
     if arguments.simulate:
         return 0
     with tempfile.TemporaryDirectory() as scratch:
@@ -48,15 +48,15 @@ def main() -> int:
         return measure(arguments.config, overrides, scratch)
 
 
-def print_simulation() -> None:
-    print(f"{N_QUESTIONS} questions, {IN_FLIGHT} in flight per replica: mean / largest load, averaged over the run")
+def print_simulation(n_questions: int) -> None:
+    print(f"{n_questions} questions, {IN_FLIGHT} in flight per replica: mean / largest load, averaged over the run")
     print(f"{'replicas':>9}{'hashing alone':>15}{f'bound {BOUND}':>12}{'moved':>9}")
     for n in REPLICAS:
-        alone, bounded = (simulate(n, bound) for bound in (UNBOUNDED, BOUND))
+        alone, bounded = (simulate(n, bound, n_questions) for bound in (UNBOUNDED, BOUND))
         print(f"{n:>9}{alone[0]:>15.2f}{bounded[0]:>12.2f}{bounded[1]:>9.1%}")
 
 
-def simulate(n_replicas: int, bound: float) -> tuple[float, float]:
+def simulate(n_replicas: int, bound: float, n_questions: int) -> tuple[float, float]:
     rng, placement = random.Random(n_replicas), Placement[int](bound)
     ring = sorted(
         (position(f"{replica}:{number}"), replica) for replica in range(n_replicas) for number in range(N_VIRTUAL)
@@ -64,7 +64,7 @@ def simulate(n_replicas: int, bound: float) -> tuple[float, float]:
     replicas = range(n_replicas)
     running: list[tuple[float, str]] = []
     now, evenness = 0.0, []
-    for number in range(N_QUESTIONS):
+    for number in range(n_questions):
         question = f"question {number}"
         if len(running) >= IN_FLIGHT * n_replicas:
             now, ended = heapq.heappop(running)

@@ -7,7 +7,7 @@ same files, read and decoded one by one. All take turns on the same files, half 
 On a CPU decoding and the model share the cores, so that the best possible is the model's share of the processor time.
 With `--model-ms` a wait of that many milliseconds per image stands for the model: a GPU, which leaves the CPU alone.
 
-    python benchmarks/image_encoder.py [--images 64] [--rounds 5] [--patch 32] [--model-ms MS] [--device auto]
+    python benchmarks/image_encoder.py [--images 64] [--rounds 5] [--patch 32] [--layers 12] [--model-ms MS]
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kit import tiny_clip
 
 LEAST = 0.9
 """Least share of the bare model's images per second."""
-BASE = {"dim": 512, "width": 768, "layers": 12, "heads": 12, "side": 224}
+BASE = {"dim": 512, "width": 768, "heads": 12, "side": 224}
 
 
 def main() -> int:
@@ -47,6 +47,7 @@ def main() -> int:
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--patch", type=int, default=32, help="pixels of a patch's side: 32, 16 or 14")
+    parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--model-ms", type=float, help="milliseconds per image of a GPU that is only waited for")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     arguments = parser.parse_args()
@@ -55,7 +56,7 @@ def main() -> int:
 
 
 def report(arguments: argparse.Namespace, folder: Path) -> int:
-    name = tiny_clip.build(folder / "clip", ["a chart"], patch=arguments.patch, **BASE)
+    name = tiny_clip.build(folder / "clip", ["a chart"], patch=arguments.patch, layers=arguments.layers, **BASE)
     overrides = [f"index.path={folder}/index", "index.images=true", "index.image_vectors=image"]
     overrides += [f"index.encoder.model={name}", f"index.encoder.device={arguments.device}"]
     config = load_config("default", overrides)

@@ -1,10 +1,10 @@
 """Evidence in batch against bare batched encode + FAISS and against a loop over queries, in turns in one run.
 
-41 WattBot questions and 241 made from the corpus (each asks for the number in a sentence), four queries each. Ours is
-the whole path to the context: embed, search, nodes, rank, assemble, all questions in flight as in the retriever. The
-peers only encode and search. Run after `kohaku-ray index configs/wattbot.yaml`:
+41 WattBot questions and `--made` more, from the corpus (each asks for the number in a sentence), four queries each.
+Ours is the whole path to the context: embed, search, nodes, rank, assemble, all questions in flight as in a retriever.
+The peers only encode and search. Run after `kohaku-ray index configs/wattbot.yaml`:
 
-    python benchmarks/retrieval_speed.py [--config configs/wattbot.yaml] [--set KEY=VALUE] [--rounds 3]
+    python benchmarks/retrieval_speed.py [--config configs/wattbot.yaml] [--set KEY=VALUE] [--rounds 3] [--made 241]
 
 Published code with the same encoder: 85 ms wall and 162 ms CPU per question.
 """
@@ -33,7 +33,6 @@ from kohaku_ray.index.store import Index
 from kohaku_ray.run.collection.sources import resolve
 from kohaku_ray.systems.kohaku import SYSTEM
 
-N_DERIVED = 241
 TOP_K = 16
 SETTING = Setting("four queries, final 32, tree, 8,000 tokens", 4, 32, "tree", 8000)
 BATCH_SIZES = (8, 16, 32, 64, 128)
@@ -49,10 +48,11 @@ def main() -> int:
     parser.add_argument("--config", default="configs/wattbot.yaml")
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--made", type=int, default=241, help="questions made from the corpus")
     arguments = parser.parse_args()
     config = load_config(arguments.config, [*arguments.overrides, "kohaku.bm25_top_k=0"])
     index, opened, model = LocalIndex.open(config), Index.open(config.index.path), bare_model(config)
-    questions = [*read_submission(resolve(config.questions.path)).rows.values(), *derived(opened.nodes, N_DERIVED)]
+    questions = [*read_submission(resolve(config.questions.path)).rows.values(), *derived(opened.nodes, arguments.made)]
     queries = [query for row in questions for query in variants(row.question)]
     vectors = opened.shards[0].vectors(SYSTEM.views["nodes"].kinds)
     peer = vectors.faiss_index

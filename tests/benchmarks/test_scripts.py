@@ -19,7 +19,7 @@ DATA = ROOT.parent / "shared" / "data" / "wattbot"
 slow, data = pytest.mark.slow, pytest.mark.data
 
 SCRIPTS = {
-    "affinity": (["--simulate"], [slow]),
+    "affinity": (["--simulate", "--questions", "1500"], [slow]),
     "batch": (["--lines", "8", "--seconds", "0.01"], [slow]),
     "changed_settings": (
         ["demo", "--limit", "2", "--base", "ensemble.members=2", "--set", "ensemble.evidence=split", "--index"],
@@ -32,7 +32,7 @@ SCRIPTS = {
     "grammar": (["--vocabulary", "500", "--documents", "4"], [slow]),
     "growth": (["--divide", "40", "--together"], [slow]),
     "hybrid_speed": (["--paragraphs", "400", "--questions", "4", "--plain", "1", "--rounds", "1"], [slow]),
-    "image_encoder": (["--images", "4", "--rounds", "1"], [slow]),
+    "image_encoder": (["--images", "4", "--rounds", "1", "--layers", "1"], [slow]),
     "images": (["--pages", "2", "--words", "50", "--rounds", "1"], [slow]),
     "index": (["--steady", "--config", "demo"], [slow]),
     "ledger": (["--entries", "2000", "--rows", "500"], []),
@@ -46,7 +46,7 @@ SCRIPTS = {
     "race": (["--orders", "2"], [slow, data]),
     "replay": (["--calls", "20", "--context-chars", "500", "--members", "2"], [slow]),
     "retrieval": (["--config", "demo"], [slow]),
-    "retrieval_speed": (["--config", "demo", "--rounds", "1"], [slow]),
+    "retrieval_speed": (["--config", "demo", "--rounds", "1", "--made", "8"], [slow]),
     "vote": (["--loop", "16"], [slow, data]),
 }
 """Arguments and marks by script."""
