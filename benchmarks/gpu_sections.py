@@ -54,13 +54,13 @@ def encoder(sheet: Sheet, how: Run) -> None:
     with tempfile.TemporaryDirectory() as folder:
         with sheet.measuring("XLM-R shape, random"):
             shape = (64, 2, 128) if how.small else (1024, 24, 4096)
-            texts = sentences(100 if how.small else 8_000)
+            texts = sentences(24 if how.small else 8_000)
             large, n_parameters = random_xlm_r(Path(folder), texts, *shape)
             name = f"XLM-R shape, {n_parameters / 1e6:.0f} M, random"
             compare_encoders(sheet, f"{name}, {formats[0]}", large, texts, how.device, formats[0])
         for precision in formats:
             with sheet.measuring(f"MiniLM, {precision}"):
-                texts = sentences(100 if how.small else 40_000)
+                texts = sentences(24 if how.small else 40_000)
                 name, model = minilm(Path(folder, "small"), texts)
                 compare_encoders(sheet, f"{name}, {precision}", model, texts, how.device, precision)
 
@@ -281,7 +281,7 @@ def cross_encoder(sheet: Sheet, how: Run) -> None:
     from kohaku_ray.index.identity import locate_model
     from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 
-    texts = sentences(128 if how.small else 12_800)
+    texts = sentences(24 if how.small else 12_800)
     with tempfile.TemporaryDirectory() as path:
         pieces = AutoTokenizer.from_pretrained(locate_model(minilm(Path(path, "pieces"), texts)[1]))
         pieces.save_pretrained(path)
