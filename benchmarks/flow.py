@@ -49,6 +49,9 @@ from kohaku_ray.run.checks.demand import CALLS_PER_S
 from kohaku_ray.run.collection.sources import resolve
 from kohaku_ray.settings import resolve_paths
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from kit.runs_here import index_here
+
 WANTED, WANTED_SIMULATED = 0.92, 0.9
 WANTED_CALL = "≤ 4 for prompts of 2,000 tokens, ≤ 6 for 8,000"
 REPLICAS, PLACES = 4, 32
@@ -123,7 +126,7 @@ def measure(arguments: argparse.Namespace) -> tuple[float, Costs]:
             *arguments.settings,
         )
         with connected(config.cluster):
-            run_index(config)
+            index_here(config)
             pool = ActorPool(config, member_processes(config, 8))
             with serving(config.used_deployments):
                 first = config.questions.model_copy(update={"limit": WARM_UP})
@@ -264,7 +267,7 @@ def driver_memory(n_questions: int) -> int:
         config = configured(home, n_questions, *settings)
         growth = 0.0
         with connected(config.cluster), each_block(watch):
-            run_index(config)
+            run_index(config)  # not in this process, whose memory is measured
             for name in ("made", "replayed"):
                 seen.clear()
                 began = time.perf_counter()

@@ -22,6 +22,8 @@ from pathlib import Path
 import psutil
 
 from kohaku_ray.config import load_config
+from kohaku_ray.config.sections import ClusterConfig
+from kohaku_ray.engine.cluster import connected
 from kohaku_ray.engine.session import Session
 from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.models.request import ChatRequest, seed_for
@@ -50,8 +52,9 @@ def main() -> int:
         try:
             url = server.stdout.readline().strip()
             n_single = max(arguments.calls // 10, 500)
-            single, by_replica = measure(home, url, None, n_single, arguments)
-            batched, by_actor = measure(home, url, {"gather_s": 5, "poll_s": 5}, arguments.calls, arguments)
+            with connected(ClusterConfig(num_cpus=4)):
+                single, by_replica = measure(home, url, None, n_single, arguments)
+                batched, by_actor = measure(home, url, {"gather_s": 5, "poll_s": 5}, arguments.calls, arguments)
         finally:
             server.terminate()
     print(
@@ -68,7 +71,7 @@ def measure(
     """Ask once; returns milliseconds of CPU per call, of all and of the process that asks the server."""
     way = "single" if batch is None else "batches"
     deployment = OpenAIConfig(base_url=url, model="fake", api_key_env=None, max_ongoing=AT_ONCE, batch=batch)
-    config = load_config("default", [f"ledger.path={home}/{way}", "cluster.num_cpus=4"])
+    config = load_config("default", [f"ledger.path={home}/{way}"])
     asked = [
         [request(number, member, arguments.prompt_chars) for member in range(arguments.members)]
         for number in range(n_calls // arguments.members)
