@@ -83,9 +83,8 @@ def test_a_question_gets_what_was_written_for_it_or_an_error(mode, results):
     if isinstance(result, ModelError):
         assert outcome in ("error", "any"), result
     else:
-        assert outcome == "any" or (outcome == "blank") == result.is_blank, result
         assert outcome != "error", result
-        assert outcome != "own" or is_own(result, mode), result
+        assert outcome == "any" or is_own(result, mode), result
         assert POISON not in (result.answer_value, *result.ref_ids)
     assert is_own(next_result, "ok"), next_result
     assert not hangs or elapsed_s < TRIES * TIMEOUT_S + 5.0, "it ends within its time, on a busy machine too"

@@ -43,6 +43,11 @@ JSON = json.dumps(ANSWER)
         f" \n{JSON}\n ",
         f"Here it is: {JSON} I hope }}}} this helps }}}}",
         f"```json\n{JSON}\n```",
+        f"```\n{JSON}",
+        f"<|im_start|>assistant\n{JSON}<|im_end|>",
+        json.dumps(ANSWER, indent=8),
+        json.dumps(ANSWER | {"confidence": 1, "answer_value_2": "7"}),
+        JSON.replace("answer_value", "ANSWER_VALUE"),
         f"<think>{{'x': 1}} maybe {{\"x\": {{}}}} or {{ or }}</think>\n{JSON}",
         f'<think>First {{"answer_value": "7"}}, no.</think>{JSON}',
         f'I think {{so}} and [1] {{"a": 1}} {JSON}',
@@ -201,6 +206,8 @@ def test_missing_fields_and_nulls(reply, prediction):
         (["a", "zz", "ZZ", "yy"], ("a",), 2),
         (["N/A", "", None, True], (), 0),
         (7, (), 1),
+        (None, (), 0),
+        ([[[["zz"]]]], (), 1),
     ],
 )
 def test_references(refs, matched, n_foreign):
