@@ -4,7 +4,8 @@ from textwrap import dedent
 
 import pymupdf
 import pytest
-from documents.test_pdf_tables import AFTER, BEFORE, Sheet
+from documents.sheets import BOLD, Sheet, width_of
+from documents.test_pdf_tables import AFTER, BEFORE, begin
 from kit.rows import check_rows
 
 COLUMNS = (76, 180, 260, 340)
@@ -12,12 +13,11 @@ COLUMNS = (76, 180, 260, 340)
 
 def read(*rows, xs=COLUMNS, step=16, bold=0):
     """Tables and paragraphs of a page with rows of cells, None where there is no cell; ``bold``: rows of names."""
-    sheet = Sheet()
-    sheet.put(72, 80, BEFORE)
+    sheet = begin()
     for i, row in enumerate(rows):
         for x, cell in zip(xs, row, strict=False):
             if cell:
-                sheet.put(x, 120 + step * i, cell, bold=i < bold)
+                sheet.put(x, 120 + step * i, cell, font=BOLD if i < bold else None)
     sheet.put(72, 120 + step * len(rows) + 40, AFTER)
     return sheet.tables()
 
@@ -59,8 +59,7 @@ def read(*rows, xs=COLUMNS, step=16, bold=0):
 def test_a_tree_or_plot_drawn_in_characters_is_no_table(drawing):
     lines = dedent(drawing).split("\n")
     sheet = Sheet()
-    for i, line in enumerate(lines):
-        sheet.page.insert_text((76, 120 + 12 * i), line, fontsize=10, fontname="cour")
+    sheet.put(76, 120, *lines, font="cour")
     sheet.put(72, 240, AFTER)
     tables, rest = sheet.tables()
     assert tables == []
@@ -103,8 +102,7 @@ def test_the_lines_of_a_wrapped_cell_are_one():
 
 @pytest.mark.parametrize("x", [180, 205], ids=["at the left of its columns", "in the middle of them"])
 def test_a_name_over_two_columns_names_both(x):
-    sheet = Sheet()
-    sheet.put(72, 80, BEFORE)
+    sheet = begin()
     sheet.put(76, 120, "Model")
     sheet.put(x, 120, "Energy")
     sheet.row(136, "MWh", "kWh", xs=(180, 260))
@@ -137,9 +135,8 @@ LABELLED = [
 
 
 def labelled(europe, asia):
-    sheet = Sheet()
-    sheet.put(72, 80, BEFORE)
-    sheet.row(120, "Region", "Year", "Use (TWh)", xs=COLUMNS, bold=True)
+    sheet = begin()
+    sheet.row(120, "Region", "Year", "Use (TWh)", xs=COLUMNS, font=BOLD)
     values = [("2021", "96.1"), ("2022", "99.8"), ("2023", "104.2"), ("2021", "140.5"), ("2022", "151.0")]
     for i, row in enumerate(values):
         sheet.row(140 + 20 * i, *row, xs=COLUMNS[1:])
@@ -163,10 +160,9 @@ def test_a_sum_without_a_label_takes_none():
 
 
 def test_cells_set_apart_by_spaces_alone():
-    sheet = Sheet()
-    sheet.put(72, 80, BEFORE)
-    for i, row in enumerate([("Model", "Power", "PUE"), ("GPT-3", "300", "1.10"), ("OPT", "400", "1.09")]):
-        sheet.page.insert_text((76, 120 + 16 * i), "".join(f"{cell:<16}" for cell in row), fontsize=10, fontname="cour")
+    sheet = begin()
+    rows = [("Model", "Power", "PUE"), ("GPT-3", "300", "1.10"), ("OPT", "400", "1.09")]
+    sheet.put(76, 120, *("".join(f"{cell:<16}" for cell in row) for row in rows), font="cour", step=16)
     assert sheet.tables()[0] == [["Model: GPT-3; Power: 300; PUE: 1.10", "Model: OPT; Power: 400; PUE: 1.09"]]
 
 
@@ -175,7 +171,7 @@ def test_the_first_row_of_every_page_is_no_running_head():
     for page in range(3):
         if page:
             sheet.add_page()
-        sheet.row(50, "Site", "Use (MWh)", "PUE", bold=True)
+        sheet.row(50, "Site", "Use (MWh)", "PUE", font=BOLD)
         for i in range(40):
             sheet.row(68 + 17 * i, f"Site {40 * page + i}", f"{1000 + 40 * page + i}", "1.10")
     [rows], rest = sheet.tables()
@@ -184,8 +180,7 @@ def test_the_first_row_of_every_page_is_no_running_head():
 
 
 def test_rows_below_the_last_background_belong_to_the_table():
-    sheet = Sheet()
-    sheet.put(72, 80, BEFORE)
+    sheet = begin()
     rows = [("Model", "Power", "PUE"), ("GPT-3", "300", "1.10"), ("Gopher", "330", "1.08"), ("OPT", "400", "1.09")]
     for i, row in enumerate(rows):
         if i % 2 == 0:
@@ -197,10 +192,9 @@ def test_rows_below_the_last_background_belong_to_the_table():
 
 def test_a_raised_number_nearly_as_large_as_the_text():
     sheet = Sheet()
-    x = sheet.put(72, 100, "The mean was 1.58", size=11)
-    sheet.put(x, 94.7, "2", size=10.7)
-    x = sheet.put(72, 140, "It has 1.3 x 10", size=11)
-    sheet.put(x, 134.7, "9", size=10.7)
+    for y, text, raised in ((100, "The mean was 1.58", "2"), (140, "It has 1.3 x 10", "9")):
+        sheet.put(72, y, text, size=11)
+        sheet.put(72 + width_of(text, 11), y - 5.3, raised, size=10.7)
     assert sheet.tables()[1] == ["The mean was 1.58 [2]", "It has 1.3 x 10^9"]
 
 

@@ -1,11 +1,8 @@
 """Headings of real documents: none in a table of contents, but those in bold at the size of the text."""
 
-import pymupdf
 import pytest
+from documents.sheets import SERIF, SERIF_BOLD, Sheet, width_of
 
-from kohaku_ray.documents.parse import parse_file
-
-SERIF, BOLD = "tiro", "tibo"
 RIGHT = 520
 PROSE = (
     "The meters were read every hour, and what they said was kept in a plain table that",
@@ -14,40 +11,30 @@ PROSE = (
 )
 
 
-class Sheet:
-    """A PDF in the making, filled from top to bottom."""
+class Column(Sheet):
+    """A sheet that is filled from top to bottom."""
 
     def __init__(self):
-        self.file = pymupdf.open()
-        self.add_page()
+        super().__init__(font=SERIF)
 
     def add_page(self):
-        self.page = self.file.new_page(width=595, height=842)
+        super().add_page()
         self.y = 80
 
-    def put(self, *lines, x=72, size=10, font=SERIF, gap=10):
-        self.y += gap
-        for line in lines:
-            self.page.insert_text((x, self.y), line, fontname=font, fontsize=size)
-            self.y += 1.2 * size
+    def add(self, *lines, x=72, size=10, font=SERIF, gap=10):
+        self.y = self.put(x, self.y + gap, *lines, size=size, font=font)
 
-    def put_right(self, text, size=10, font=SERIF):
-        """Set a text against the right edge of the line that was put last."""
-        width = pymupdf.get_text_length(text, fontname=font, fontsize=size)
-        self.page.insert_text((RIGHT - width, self.y - 1.2 * size), text, fontname=font, fontsize=size)
+    def add_centred(self, text, size):
+        width = max(width_of(line, font=SERIF) for line in PROSE)
+        self.add(text, x=72 + (width - width_of(text, size, SERIF_BOLD)) / 2, size=size, font=SERIF_BOLD)
 
     def entry(self, title, page, x=72, font=SERIF, gap=6, leaders=True):
         """One line of a table of contents."""
-        self.put(title, x=x, font=font, gap=gap)
-        number = pymupdf.get_text_length(page, fontname=font, fontsize=10)
-        start = x + pymupdf.get_text_length(title, fontname=font, fontsize=10) + 6
+        self.add(title, x=x, font=font, gap=gap)
+        begin, end = x + width_of(title, font=font) + 6, RIGHT - width_of(page, font=font)
         if leaders:
-            dots = ". " * int((RIGHT - number - 6 - start) / pymupdf.get_text_length(". ", fontname=SERIF, fontsize=10))
-            self.page.insert_text((start, self.y - 12), dots, fontname=SERIF, fontsize=10)
-        self.put_right(page, font=font)
-
-    def parse(self):
-        return parse_file("docs/made.pdf", self.file.tobytes())
+            self.put(begin, self.y - 12, ". " * int((end - 6 - begin) / width_of(". ", font=SERIF)))
+        self.put(end, self.y - 12, page, font=font)
 
 
 def titles(document):
@@ -56,34 +43,34 @@ def titles(document):
 
 def report(with_contents):
     """A numbered report with chapters in bold, and a table of contents as LaTeX sets it."""
-    sheet = Sheet()
-    sheet.put("Energy of a Small Plant", size=20, font=BOLD)
+    sheet = Column()
+    sheet.add("Energy of a Small Plant", size=20, font=SERIF_BOLD)
     sheet.add_page()
     with_contents(sheet)
     sheet.add_page()
     for chapter in ("1 Introduction", "2 Methods of Measurement"):
-        sheet.put(chapter, size=14, font=BOLD, gap=24)
-        sheet.put(*PROSE)
+        sheet.add(chapter, size=14, font=SERIF_BOLD, gap=24)
+        sheet.add(*PROSE)
         for section in ("1 Scope", "2 Meters and Their Places on the Site, with All that Was Changed Later"):
-            sheet.put(f"{chapter[0]}.{section}", font=BOLD)
-            sheet.put(*PROSE, gap=4)
+            sheet.add(f"{chapter[0]}.{section}", font=SERIF_BOLD)
+            sheet.add(*PROSE, gap=4)
     return sheet.parse()
 
 
 def latex_contents(sheet):
-    sheet.put("Contents", size=14, font=BOLD)
+    sheet.add("Contents", size=14, font=SERIF_BOLD)
     for chapter in (("1 Introduction", "3"), ("2 Methods of Measurement", "4")):
-        sheet.entry(*chapter, font=BOLD, gap=12, leaders=False)
+        sheet.entry(*chapter, font=SERIF_BOLD, gap=12, leaders=False)
         sheet.entry(f"{chapter[0][0]}.1 Scope", chapter[1], x=90)
         # a long title goes on in a second line; only that one has leaders
-        sheet.put(f"{chapter[0][0]}.2 Meters and Their Places on the Site,", x=90)
+        sheet.add(f"{chapter[0][0]}.2 Meters and Their Places on the Site,", x=90)
         sheet.entry("with All that Was Changed Later", "12", x=110)
-    sheet.entry("A. Data", "14", font=BOLD, gap=12, leaders=False)
+    sheet.entry("A. Data", "14", font=SERIF_BOLD, gap=12, leaders=False)
 
 
 def office_contents(sheet):
     """Wide lines, and a number of two parts in every entry."""
-    sheet.put("Table of Contents", size=14, font=BOLD)
+    sheet.add("Table of Contents", size=14, font=SERIF_BOLD)
     for number, title, page in (
         ("1.1", "Scope", "iv"), ("1.2", "Meters", "3"), ("2.1", "Scope", "10"), ("2.2", "Meters", "101")
     ):  # fmt: skip
@@ -107,28 +94,28 @@ def test_entries_of_a_table_of_contents_are_no_headings(contents):
 
 
 def test_a_numbered_heading_below_a_table_of_contents_stays_one():
-    sheet = Sheet()
-    sheet.put("Energy of a Small Plant", size=20, font=BOLD)
+    sheet = Column()
+    sheet.add("Energy of a Small Plant", size=20, font=SERIF_BOLD)
     for number in "1234":
         sheet.entry(f"{number} Chapter", f"1{number}")
-    sheet.put("1 Chapter", font=BOLD, gap=30)
-    sheet.put(*PROSE, gap=4)
+    sheet.add("1 Chapter", font=SERIF_BOLD, gap=30)
+    sheet.add(*PROSE, gap=4)
     assert titles(sheet.parse()) == ["1 Chapter"]
 
 
 def test_headings_of_a_manual_page():
     """Bold lines at the size of the text, left of it; an option in a list is bold and at its margin, but no heading."""
-    sheet = Sheet()
-    sheet.put("NAME", font=BOLD)
-    sheet.put("meterd - reads the meters of a plant", x=108, gap=0)
-    sheet.put("DESCRIPTION", font=BOLD, gap=6)
-    sheet.put(*PROSE, x=108, gap=0)
-    sheet.put("Places", x=87, font=BOLD, gap=6)
-    sheet.put(*PROSE, x=108, gap=0)
-    sheet.put("ENVIRONMENT", font=BOLD, gap=6)
+    sheet = Column()
+    sheet.add("NAME", font=SERIF_BOLD)
+    sheet.add("meterd - reads the meters of a plant", x=108, gap=0)
+    sheet.add("DESCRIPTION", font=SERIF_BOLD, gap=6)
+    sheet.add(*PROSE, x=108, gap=0)
+    sheet.add("Places", x=87, font=SERIF_BOLD, gap=6)
+    sheet.add(*PROSE, x=108, gap=0)
+    sheet.add("ENVIRONMENT", font=SERIF_BOLD, gap=6)
     for name in ("METER", "METER_UNIT"):
-        sheet.put(name, x=108, font=BOLD, gap=6)
-        sheet.put(*PROSE, x=144, gap=0)
+        sheet.add(name, x=108, font=SERIF_BOLD, gap=6)
+        sheet.add(*PROSE, x=144, gap=0)
     document = sheet.parse()
     assert titles(document) == ["NAME", "DESCRIPTION", "DESCRIPTION › Places", "ENVIRONMENT"]
     assert [p.text for p in document.sections[-1].paragraphs] == [
@@ -137,58 +124,47 @@ def test_headings_of_a_manual_page():
 
 
 def test_bold_headings_at_the_margin_of_the_text():
-    sheet = Sheet()
+    sheet = Column()
     for title in ("Where we measured", "What we found"):
-        sheet.put(title, font=BOLD, gap=16)
-        sheet.put(*PROSE, gap=2)
-        sheet.put(*PROSE, gap=8)
+        sheet.add(title, font=SERIF_BOLD, gap=16)
+        sheet.add(*PROSE, gap=2)
+        sheet.add(*PROSE, gap=8)
     document = sheet.parse()
     assert titles(document) == ["Where we measured", "What we found"]
     assert [len(section.paragraphs) for section in document.sections] == [2, 2]
 
 
 def test_a_bold_line_within_a_paragraph_is_no_heading():
-    sheet = Sheet()
-    sheet.put(*PROSE)
-    sheet.put("The figures of May and of June", font=BOLD, gap=0)
-    sheet.put(*PROSE, gap=0)
+    sheet = Column()
+    sheet.add(*PROSE)
+    sheet.add("The figures of May and of June", font=SERIF_BOLD, gap=0)
+    sheet.add(*PROSE, gap=0)
     assert titles(sheet.parse()) == ["made"]
 
 
 def test_a_form_of_labels_in_bold_has_no_headings():
-    sheet = Sheet()
+    sheet = Column()
     for label in ("Name", "Street", "Town", "Country", "Telephone", "Signature"):
-        sheet.put(label, font=BOLD, gap=16)
-        sheet.put("written by hand", gap=4)
+        sheet.add(label, font=SERIF_BOLD, gap=16)
+        sheet.add("written by hand", gap=4)
     assert titles(sheet.parse()) == ["made"]
-
-
-def centred(sheet, text, size=10):
-    width = pymupdf.get_text_length(text, fontname=BOLD, fontsize=size)
-    sheet.y += 10
-    sheet.page.insert_text((72 + (column_width() - width) / 2, sheet.y), text, fontname=BOLD, fontsize=size)
-    sheet.y += 1.2 * size
-
-
-def column_width():
-    return max(pymupdf.get_text_length(line, fontname=SERIF, fontsize=10) for line in PROSE)
 
 
 def test_bold_lines_in_the_middle_of_the_column_are_headings():
     """REVTeX sets them so, a little smaller than the text, and APA style at its size; a report number is no heading."""
-    sheet = Sheet()
-    sheet.put("Energy of a Small Plant", size=20, font=BOLD)
-    sheet.put("LA-UR-21-12345", x=400, size=9)
+    sheet = Column()
+    sheet.add("Energy of a Small Plant", size=20, font=SERIF_BOLD)
+    sheet.add("LA-UR-21-12345", x=400, size=9)
     for size in (9, 10):
-        centred(sheet, "METHODS", size)
-        sheet.put(*PROSE, gap=4)
-        sheet.put(*PROSE, gap=10)
-        centred(sheet, "Meters", size)
-        sheet.put(*PROSE, gap=4)
-        sheet.put(*PROSE, gap=10)
-        centred(sheet, "RESULTS", size)
-        sheet.put(*PROSE, gap=4)
-        sheet.put(*PROSE, gap=10)
+        sheet.add_centred("METHODS", size)
+        sheet.add(*PROSE, gap=4)
+        sheet.add(*PROSE, gap=10)
+        sheet.add_centred("Meters", size)
+        sheet.add(*PROSE, gap=4)
+        sheet.add(*PROSE, gap=10)
+        sheet.add_centred("RESULTS", size)
+        sheet.add(*PROSE, gap=4)
+        sheet.add(*PROSE, gap=10)
     assert titles(sheet.parse()) == [
         "Energy of a Small Plant",
         *("METHODS", "METHODS › Meters", "RESULTS") * 2,

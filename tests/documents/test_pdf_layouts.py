@@ -2,13 +2,12 @@
 
 import pymupdf
 import pytest
+from documents.sheets import BOLD, SERIF, SERIF_BOLD, Sheet
 from kit.rows import check_rows
 from kit.trees import outline, sentences
 
 from kohaku_ray.documents.model import Attachment
-from kohaku_ray.documents.parse import parse_file
 
-SERIF, BOLD = "tiro", "tibo"
 LOREM = (
     "The plant drew power from the grid at night and from its own panels by day.",
     "Nobody had asked for the figures before, so nobody had written them down.",
@@ -16,44 +15,17 @@ LOREM = (
 )
 
 
-class Sheet:
-    """A PDF in the making: lines are put where the test says."""
-
-    def __init__(self, width=595, height=842):
-        self.file = pymupdf.open()
-        self.size = {"width": width, "height": height}
-        self.add_page()
-
-    def add_page(self):
-        self.page = self.file.new_page(**self.size)
-
-    def put(self, x, y, *lines, size=10, font=SERIF, leading=1.2):
-        """Set lines from a baseline downwards; return the baseline after them."""
-        for line in lines:
-            self.page.insert_text((x, y), line, fontname=font, fontsize=size)
-            y += leading * size
-        return y
-
-    def rule(self, x0, x1, y):
-        self.page.draw_line((x0, y), (x1, y), width=0.6)
-
-    def parse(self, **metadata):
-        if metadata:
-            self.file.set_metadata(metadata)
-        return parse_file("docs/made.pdf", self.file.tobytes())
-
-
 def test_one_column_with_numbered_headings():
-    sheet = Sheet()
-    sheet.put(72, 90, "Energy of a Small Plant", size=20, font=BOLD)
+    sheet = Sheet(font=SERIF)
+    sheet.put(72, 90, "Energy of a Small Plant", size=20, font=SERIF_BOLD)
     sheet.put(72, 120, "A. Author and B. Author")
-    y = sheet.put(72, 160, "1 Introduction", size=14, font=BOLD)
+    y = sheet.put(72, 160, "1 Introduction", size=14, font=SERIF_BOLD)
     y = sheet.put(72, y + 6, LOREM[0], LOREM[1])
     y = sheet.put(72, y + 10, LOREM[2])
-    y = sheet.put(72, y + 14, "2 Methods", size=14, font=BOLD)
-    y = sheet.put(72, y + 10, "2.1 Meters", font=BOLD)
+    y = sheet.put(72, y + 14, "2 Methods", size=14, font=SERIF_BOLD)
+    y = sheet.put(72, y + 10, "2.1 Meters", font=SERIF_BOLD)
     y = sheet.put(72, y + 6, "Meters were read by hand.", "1. This is one of two steps.", "2. This is the other.")
-    y = sheet.put(72, y + 14, "2.2 Units", font=BOLD)
+    y = sheet.put(72, y + 14, "2.2 Units", font=SERIF_BOLD)
     y = sheet.put(72, y + 6, "All figures are in kWh.")
     y = sheet.put(72, y + 14, "A.3 Spare Parts")
     sheet.put(72, y + 8, "None were used.")
@@ -78,8 +50,8 @@ def test_one_column_with_numbered_headings():
 
 def test_two_columns_with_full_width_title_figure_and_footnote():
     """Full-width lines cut the page into bands; inside a band the left column comes first."""
-    sheet = Sheet()
-    sheet.put(60, 80, "A Title that is Wider than One of the Columns", size=20, font=BOLD)
+    sheet = Sheet(font=SERIF)
+    sheet.put(60, 80, "A Title that is Wider than One of the Columns", size=20, font=SERIF_BOLD)
     sheet.put(60, 112, "An abstract as wide as the page, which goes on well beyond the middle of it and so crosses")
     sheet.put(60, 124, "the gutter, and ends here.")
     left, right = 60, 305
@@ -116,10 +88,9 @@ def test_two_columns_with_full_width_title_figure_and_footnote():
 
 
 def test_a_paragraph_goes_on_over_columns_and_pages_around_floats():
-    sheet = Sheet()
+    sheet = Sheet(font=SERIF)
     for x in (60, 305):
-        for i in range(5):
-            sheet.put(x, 600 + 12 * i, "Prose that fills a line of the column.")
+        sheet.put(x, 600, *["Prose that fills a line of the column."] * 5)
     sheet.put(60, 660, "This sentence began in the left column")
     sheet.put(60, 690, "1 A footnote stands in small print.", size=8)
     sheet.page.insert_image(pymupdf.Rect(305, 500, 500, 580), pixmap=grey())
@@ -139,19 +110,19 @@ def test_a_paragraph_goes_on_over_columns_and_pages_around_floats():
 
 def test_a_slide_is_a_section():
     sheet = Sheet(960, 540)
-    sheet.put(80, 220, "A Year on Sunlight", size=40, font="hebo")
-    sheet.put(80, 280, "B. Orlo, May 2025", size=22, font="helv")
-    sheet.put(900, 525, "1", size=12, font="helv")
+    sheet.put(80, 220, "A Year on Sunlight", size=40, font=BOLD)
+    sheet.put(80, 280, "B. Orlo, May 2025", size=22)
+    sheet.put(900, 525, "1", size=12)
     for number, title, points in [
         (2, "The plant", ["An array of 24 MW.", "A battery of 61 MWh."]),
         (3, "The model", ["Nine billion parameters.", "It was paused 147 times."]),
     ]:
         sheet.add_page()
-        sheet.put(80, 90, title, size=36, font="hebo")
-        sheet.put(80, 180, *(f"\u00b7 {point}" for point in points), size=24, font="helv")
-        sheet.put(900, 525, str(number), size=12, font="helv")
+        sheet.put(80, 90, title, size=36, font=BOLD)
+        sheet.put(80, 180, *(f"\u00b7 {point}" for point in points), size=24)
+        sheet.put(900, 525, str(number), size=12)
     sheet.add_page()
-    sheet.put(300, 280, "312 MWh in 74 days", size=60, font="hebo")
+    sheet.put(300, 280, "312 MWh in 74 days", size=60, font=BOLD)
     document = sheet.parse()
     assert document.title == "A Year on Sunlight"
     assert outline(document) == [
@@ -172,25 +143,21 @@ WRITTEN = [
 
 
 def grid(sheet, top):
-    for i in range(len(ROWS) + 1):
-        sheet.rule(72, 372, top + 20 * i)
-    for x in (72, 172, 272, 372):
-        sheet.page.draw_line((x, top), (x, top + 20 * len(ROWS)))
+    sheet.level(*range(top, top + 20 * len(ROWS) + 1, 20), right=372)
+    sheet.upright(72, 172, 272, 372, top=top, bottom=top + 20 * len(ROWS))
 
 
 def booktabs(sheet, top):
-    for y in (top, top + 20, top + 20 * len(ROWS)):
-        sheet.rule(72, 372, y)
+    sheet.level(top, top + 20, top + 20 * len(ROWS), right=372)
 
 
 @pytest.mark.parametrize("draw", [grid, booktabs], ids=["grid", "three rules"])
 def test_a_page_with_a_table(draw):
-    sheet = Sheet()
+    sheet = Sheet(font=SERIF)
     sheet.put(72, 80, "Before the table stands a paragraph of prose.", "It has two lines.")
     sheet.put(72, 130, "Table 1: Power and energy of three systems.", size=9)
     for i, row in enumerate(ROWS):
-        for cell, x in zip(row, (76, 176, 276), strict=True):
-            sheet.put(x, 154 + 20 * i, cell)
+        sheet.row(154 + 20 * i, *row, xs=(76, 176, 276))
     draw(sheet, 140)
     sheet.put(72, 260, "After the table the prose goes on.")
     document = sheet.parse()
@@ -210,11 +177,10 @@ def test_a_page_with_a_table(draw):
 
 
 def test_cells_that_line_up_are_a_table_without_rules():
-    sheet = Sheet()
+    sheet = Sheet(font=SERIF)
     sheet.put(72, 80, "Three grids gave us their intensities for the whole of the year of the study.")
     for i, row in enumerate([("Grid", "Mean", "Highest"), ("Norrland", "28", "41"), ("Mesa", "310", "540")]):
-        for cell, x in zip(row, (90, 200, 300), strict=True):
-            sheet.put(x, 110 + 14 * i, cell)
+        sheet.row(110 + 14 * i, *row, xs=(90, 200, 300))
     sheet.put(72, 170, "The first of them is clean but flat, so that there is little to gain by waiting.")
     (section,) = sheet.parse().sections
     table = section.paragraphs[1]
@@ -224,7 +190,7 @@ def test_cells_that_line_up_are_a_table_without_rules():
 
 
 def test_hyphens_and_ligatures():
-    sheet = Sheet()
+    sheet = Sheet(font=SERIF)
     sheet.put(
         72,
         80,
@@ -252,7 +218,7 @@ def test_hyphens_and_ligatures():
 
 
 def test_running_heads_and_page_numbers_are_dropped():
-    sheet = Sheet()
+    sheet = Sheet(font=SERIF)
     for number in range(1, 5):
         if number > 1:
             sheet.add_page()
@@ -278,7 +244,7 @@ def test_running_heads_and_page_numbers_are_dropped():
     ids=["beside page numbers", "alone on two pages of six"],
 )
 def test_two_pages_make_a_head_only_beside_page_numbers(heads, has_numbers, kept):
-    sheet = Sheet()
+    sheet = Sheet(font=SERIF)
     for number, head in enumerate(heads):
         if number:
             sheet.add_page()
@@ -298,7 +264,7 @@ def grey():
 
 
 def test_a_figure_takes_its_caption():
-    sheet = Sheet()
+    sheet = Sheet(font=SERIF)
     sheet.put(72, 80, "The text refers to Figure 2 and goes on.")
     sheet.page.insert_image(pymupdf.Rect(72, 100, 372, 250), pixmap=grey())
     sheet.put(72, 264, "Figure 2: Power by hour. The peak is", "at noon.", size=9)
@@ -328,7 +294,7 @@ def test_a_figure_takes_its_caption():
     ],
 )
 def test_author_and_date_come_from_the_file_and_the_title_where_page_1_shows_it(title, expected):
-    sheet = Sheet()
+    sheet = Sheet(font=SERIF)
     sheet.put(72, 100, "Only a Heading", size=16)
     sheet.put(72, 120, "A Proper Title")
     sheet.put(72, 140, *LOREM)
@@ -338,13 +304,13 @@ def test_author_and_date_come_from_the_file_and_the_title_where_page_1_shows_it(
 
 
 def test_the_metadatas_title_is_taken_where_the_page_shows_none():
-    sheet = Sheet()
+    sheet = Sheet(font=SERIF)
     sheet.put(72, 140, *LOREM)
     assert sheet.parse(title="A Proper Title").title == "A Proper Title"
 
 
 def test_many_pages_in_one_section_are_odd():
-    sheet = Sheet()
+    sheet = Sheet(font=SERIF)
     for _ in range(8):
         sheet.put(72, 140, *LOREM)
         sheet.add_page()
@@ -353,7 +319,7 @@ def test_many_pages_in_one_section_are_odd():
 
 @check_rows("made_up", ["Microsoft Word - draft_3.docx", "untitled", "paper.tex", "D_17", "Slide 1", "42"])
 def test_a_made_up_title_gives_way_to_the_largest_text(made_up):
-    sheet = Sheet()
+    sheet = Sheet(font=SERIF)
     sheet.put(72, 100, "What the First Page", "Says", size=18)
     sheet.put(72, 160, *LOREM)
     document = sheet.parse(title=made_up, author="Unknown")
@@ -363,7 +329,7 @@ def test_a_made_up_title_gives_way_to_the_largest_text(made_up):
 
 
 def test_paragraphs_told_by_their_indent_alone():
-    sheet = Sheet()
+    sheet = Sheet(font=SERIF)
     y = sheet.put(72, 100, LOREM[0], LOREM[1])
     y = sheet.put(86, y, "An indent begins a paragraph where the one before has ended.")
     sheet.put(72, y, LOREM[2])
@@ -374,9 +340,9 @@ def test_paragraphs_told_by_their_indent_alone():
 
 
 def test_a_page_printed_sideways_is_read_along_its_lines():
-    sheet = Sheet()
+    sheet = Sheet(font=SERIF)
     for i, line in enumerate(LOREM):
-        sheet.page.insert_text((100 + 12 * i, 700), line, fontname=SERIF, fontsize=10, rotate=90)
+        sheet.put(100 + 12 * i, 700, line, rotate=90)
     (section,) = sheet.parse().sections
     (paragraph,) = section.paragraphs
     assert paragraph.text == " ".join(LOREM)

@@ -2,6 +2,7 @@
 
 import pymupdf
 import pytest
+from documents.sheets import SERIF, SERIF_BOLD, Sheet, width_of
 
 from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.documents.pdf.page import read_page
@@ -13,10 +14,12 @@ MIXED = (
 )
 
 
-def page_of(draw):
-    file = pymupdf.open()
-    draw(file.new_page())
-    return pymupdf.open(stream=file.tobytes())[0]
+def read(sheet):
+    return read_page(reopened(sheet))
+
+
+def reopened(sheet):
+    return pymupdf.open(stream=sheet.file.tobytes())[0]
 
 
 def lines_of_dict(page):
@@ -27,65 +30,58 @@ def lines_of_dict(page):
 
 
 def test_pieces_of_several_fonts_make_the_lines_that_mupdf_makes():
-    page = page_of(lambda page: page.insert_htmlbox(pymupdf.Rect(72, 72, 400, 400), MIXED))
-    expected = lines_of_dict(page)
+    sheet = Sheet()
+    sheet.page.insert_htmlbox(pymupdf.Rect(72, 72, 400, 400), MIXED)
+    expected = lines_of_dict(reopened(sheet))
     assert len(expected) == 4
-    lines = read_page(page).lines
+    lines = read(sheet).lines
     assert [line.text.replace("^", "") for line in lines] == [text for text, _ in expected]
     assert [line.box for line in lines] == [pytest.approx(box, abs=1e-3) for _, box in expected]
     assert "10^6 of" in lines[0].text
 
 
 def test_size_and_weight_are_those_of_most_characters():
-    def draw(page):
-        for y, first, second in ((72, ("tiro", 9.6), ("tibo", 8)), (100, ("tibo", 12), ("tiro", 9.6))):
-            width = pymupdf.get_text_length("Most of it. ", *first)
-            page.insert_text((72, y), "Most of it. ", fontname=first[0], fontsize=first[1])
-            page.insert_text((72 + width, y), "The rest", fontname=second[0], fontsize=second[1])
-
-    assert [(line.size, line.bold) for line in read_page(page_of(draw)).lines] == [(9.6, False), (12.0, True)]
+    sheet = Sheet()
+    serif, bold = {"size": 9.6, "font": SERIF}, {"size": 12, "font": SERIF_BOLD}
+    for y, most, rest in ((72, serif, bold | {"size": 8}), (100, bold, serif)):
+        sheet.put(72, y, "Most of it. ", **most)
+        sheet.put(72 + width_of("Most of it. ", **most), y, "The rest", **rest)
+    assert [(line.size, line.bold) for line in read(sheet).lines] == [(9.6, False), (12.0, True)]
 
 
 def test_a_stroke_drawn_between_two_words_leaves_the_space():
-    def draw(page):
-        page.insert_text((72, 100), "An underlined ", fontname="tiro", fontsize=10)
-        x = 72 + pymupdf.get_text_length("An underlined ", "tiro", 10)
-        page.draw_line((72, 102), (x, 102))
-        page.insert_text((x, 100), "word is one line.", fontname="tiro", fontsize=10)
-
-    page = read_page(page_of(draw))
+    sheet = Sheet(font=SERIF)
+    sheet.put(72, 100, "An underlined ")
+    x = 72 + width_of("An underlined ", 10, SERIF)
+    sheet.level(102, right=x)
+    sheet.put(x, 100, "word is one line.")
+    page = read(sheet)
     assert [line.text for line in page.lines] == ["An underlined word is one line."]
     assert len(page.rules) == 1
 
 
 @pytest.mark.parametrize("angle", [90, 270, 60, -60])
 def test_a_few_words_across_the_lines_are_left_out(angle):
-    def draw(page):
-        page.insert_text((72, 100), "A line of text.", fontname="tiro")
-        page.insert_text((72, 120), "Another line.", fontname="tiro")
-        turn = (pymupdf.Point(300, 400), pymupdf.Matrix(angle))
-        page.insert_text((300, 400), "DRAFT", fontname="tiro", fontsize=40, morph=turn)
-
-    assert [line.text for line in read_page(page_of(draw)).lines] == ["A line of text.", "Another line."]
+    sheet = Sheet(font=SERIF, size=11)
+    sheet.put(72, 100, "A line of text.", "Another line.", step=20)
+    sheet.put(300, 400, "DRAFT", size=40, morph=(pymupdf.Point(300, 400), pymupdf.Matrix(angle)))
+    assert [line.text for line in read(sheet).lines] == ["A line of text.", "Another line."]
 
 
 def test_text_on_its_head_or_slightly_askew_is_kept():
-    def draw(page):
-        page.insert_text((72, 100), "A line of text.", fontname="tiro")
-        page.insert_text((300, 300), "Askew.", morph=(pymupdf.Point(300, 300), pymupdf.Matrix(10)))
-        page.insert_text((300, 500), "On its head.", rotate=180)
-
-    assert [line.text for line in read_page(page_of(draw)).lines] == ["A line of text.", "Askew.", "On its head."]
+    sheet = Sheet(size=11)
+    sheet.put(72, 100, "A line of text.")
+    sheet.put(300, 300, "Askew.", morph=(pymupdf.Point(300, 300), pymupdf.Matrix(10)))
+    sheet.put(300, 500, "On its head.", rotate=180)
+    assert [line.text for line in read(sheet).lines] == ["A line of text.", "Askew.", "On its head."]
 
 
 @pytest.mark.parametrize("rotate", [90, 270])
 def test_a_turned_pages_lines_go_from_left_to_right(rotate):
-    def draw(page):
-        for i in range(3):
-            x = 100 + 14 * i if rotate == 90 else 400 - 14 * i
-            page.insert_text((x, 500), f"Line {i} of a table.", fontname="tiro", fontsize=10, rotate=rotate)
-
-    page = read_page(page_of(draw))
+    sheet = Sheet(font=SERIF)
+    for i in range(3):
+        sheet.put(100 + 14 * i if rotate == 90 else 400 - 14 * i, 500, f"Line {i} of a table.", rotate=rotate)
+    page = read(sheet)
     assert (page.turn, page.width, page.height) == (1 if rotate == 90 else 3, 842, 595)
     assert [line.text for line in page.lines] == [f"Line {i} of a table." for i in range(3)]
     assert all(line.x1 - line.x0 > 4 * (line.y1 - line.y0) for line in page.lines)

@@ -1,9 +1,7 @@
 """Slides as LaTeX makes them: one page per step of a slide (pandoc#7160)."""
 
-import pymupdf
+from documents.sheets import Sheet
 from kit.trees import outline
-
-from kohaku_ray.documents.parse import parse_file
 
 SLIDES = (
     ("Why energy", ["Training used 1,287 MWh.", "It emitted 552 tonnes.", "The PUE was 1.10."]),
@@ -12,21 +10,25 @@ SLIDES = (
 )
 
 
-def slides(steps):
-    file = pymupdf.open()
-    number = 0
-    for title, points in SLIDES * (1 if steps else 2):
-        for n in range(1, len(points) + 1) if steps else [len(points)]:
-            number += 1
-            page = file.new_page(width=362, height=272)
-            page.insert_text((110, 40), title if steps or number <= 3 else f"{title}, again", fontsize=14)
-            for i, point in enumerate(points[:n]):
-                page.insert_text((120, 90 + 30 * i), point, fontsize=11)
-    return parse_file("talk.pdf", file.tobytes())
+class Talk(Sheet):
+    """Slides, each a page of its own."""
+
+    def __init__(self):
+        super().__init__(362, 272, size=11, step=30)
+        self.file.delete_page(0)
+
+    def add(self, title, *points):
+        self.add_page()
+        self.put(110, 40, title, size=14)
+        self.put(120, 90, *points)
 
 
 def test_the_steps_of_a_slide_are_one_slide():
-    document = slides(steps=True)
+    talk = Talk()
+    for title, points in SLIDES:
+        for n in range(1, len(points) + 1):
+            talk.add(title, *points[:n])
+    document = talk.parse()
     assert [(title, " ".join(texts)) for title, texts in outline(document)] == [
         (title, " ".join(points)) for title, points in SLIDES
     ]
@@ -34,9 +36,7 @@ def test_the_steps_of_a_slide_are_one_slide():
 
 
 def test_a_slide_that_says_something_else_under_the_same_title_stays():
-    file = pymupdf.open()
+    talk = Talk()
     for point in ("Training used 1,287 MWh.", "It emitted 552 tonnes."):
-        page = file.new_page(width=362, height=272)
-        page.insert_text((110, 40), "Why energy", fontsize=14)
-        page.insert_text((120, 90), point, fontsize=11)
-    assert len(parse_file("talk.pdf", file.tobytes()).sections) == 2
+        talk.add("Why energy", point)
+    assert len(talk.parse().sections) == 2

@@ -1,46 +1,17 @@
 """Tables of PDFs, ruled and not: headers, spans, wrapped cells, marks in cells, tables that go on over a page."""
 
-import pymupdf
 import pytest
-
-from kohaku_ray.documents.parse import parse_file
+from documents.sheets import BOLD, Sheet, width_of
 
 BEFORE = "The table below was made by hand, and this sentence stands above it."
 AFTER = "After the table the prose goes on to the end of the page."
 
 
-class Sheet:
-    """A page on which cells and rules are put where the test says."""
-
-    def __init__(self):
-        self.file = pymupdf.open()
-        self.add_page()
-
-    def add_page(self):
-        self.page = self.file.new_page()
-
-    def put(self, x, y, text, size=10, bold=False):
-        self.page.insert_text((x, y), text, fontsize=size, fontname="hebo" if bold else "helv")
-        return x + pymupdf.get_text_length(text, fontsize=size)
-
-    def row(self, y, *cells, xs=(76, 204, 304), bold=False):
-        for x, cell in zip(xs, cells, strict=False):
-            self.put(x, y, cell, bold=bold)
-
-    def level(self, *heights, left=72, right=420):
-        for y in heights:
-            self.page.draw_line((left, y), (right, y))
-
-    def upright(self, *places, top, bottom):
-        for x in places:
-            self.page.draw_line((x, top), (x, bottom))
-
-    def tables(self):
-        """The rows of each table, and all other paragraphs."""
-        document = parse_file("x.pdf", self.file.tobytes())
-        paragraphs = [paragraph for section in document.sections for paragraph in section.paragraphs]
-        tables = [p.text.split("\n") for p in paragraphs if p.attachment is not None]
-        return tables, [p.text for p in paragraphs if p.attachment is None]
+def begin():
+    """A sheet on which a sentence stands above the table."""
+    sheet = Sheet()
+    sheet.put(72, 80, BEFORE)
+    return sheet
 
 
 STACKED = [
@@ -50,8 +21,7 @@ STACKED = [
 
 
 def test_stacked_headers_of_a_grid():
-    sheet = Sheet()
-    sheet.put(72, 80, BEFORE)
+    sheet = begin()
     sheet.level(120, 160, 180, 200)
     sheet.level(140, left=200)
     sheet.upright(72, 200, 420, top=120, bottom=200)
@@ -67,8 +37,7 @@ def test_stacked_headers_of_a_grid():
 
 @pytest.mark.parametrize("has_rule", [True, False], ids=["a rule below the name", "the name in the middle"])
 def test_stacked_headers_between_rules(has_rule):
-    sheet = Sheet()
-    sheet.put(72, 80, BEFORE)
+    sheet = begin()
     sheet.put(72, 112, "Table 1: Energy of training.", size=9)
     sheet.level(120, 160, 204)
     if has_rule:
@@ -82,8 +51,7 @@ def test_stacked_headers_between_rules(has_rule):
 
 
 def test_a_name_that_goes_on_in_the_next_line_is_one():
-    sheet = Sheet()
-    sheet.put(72, 80, BEFORE)
+    sheet = begin()
     sheet.level(120, 160, 204)
     sheet.row(134, "", "Energy", "Power")
     sheet.row(148, "Model", "(MWh)", "(W)")
@@ -105,11 +73,10 @@ METHODS = [
 
 
 def methods(is_bold, has_header=True, has_grid=True):
-    sheet = Sheet()
-    sheet.put(72, 80, BEFORE)
+    sheet = begin()
     rows = [("Method", "Remark"), *METHODS] if has_header else METHODS
     for i, row in enumerate(rows):
-        sheet.row(114 + 20 * i, *row, bold=is_bold and not i)
+        sheet.row(114 + 20 * i, *row, font=BOLD if is_bold and not i else None)
     bottom = 100 + 20 * len(rows)
     if has_grid:
         sheet.level(*range(100, bottom + 1, 20))
@@ -131,8 +98,7 @@ def test_a_row_that_its_type_or_a_rule_sets_apart_is_a_header(is_bold, has_grid)
 
 
 def test_years_name_columns_of_numbers():
-    sheet = Sheet()
-    sheet.put(72, 80, BEFORE)
+    sheet = begin()
     sheet.row(114, "Scope", "2021", "2022")
     sheet.row(134, "Scope 1", "1,012", "998")
     sheet.row(154, "Scope 2", "512", "488")
@@ -143,14 +109,13 @@ def test_years_name_columns_of_numbers():
 
 
 def test_spans_of_rows_are_filled_and_a_row_as_wide_as_the_table_stands_alone():
-    sheet = Sheet()
-    sheet.put(72, 80, BEFORE)
+    sheet = begin()
     sheet.level(100, 120, 140, 180)
     sheet.level(160, left=200)
     sheet.upright(72, 420, top=100, bottom=180)
     sheet.upright(200, 300, top=100, bottom=120)
     sheet.upright(200, 300, top=140, bottom=180)
-    sheet.row(114, "Model", "Format", "Energy, MWh", bold=True)
+    sheet.row(114, "Model", "Format", "Energy, MWh", font=BOLD)
     sheet.put(200, 134, "Large models")
     sheet.put(76, 164, "GPT-3")
     sheet.row(154, "fp16", "1,287", xs=(204, 304))
@@ -171,12 +136,11 @@ WRAPPED = [
 
 @pytest.mark.parametrize("has_grid", [True, False])
 def test_a_cell_of_several_lines_is_one_cell(has_grid):
-    sheet = Sheet()
-    sheet.put(72, 80, BEFORE)
+    sheet = begin()
     sheet.level(*((100, 120, 160, 200) if has_grid else (100, 120, 200)))
     if has_grid:
         sheet.upright(72, 200, 300, 420, top=100, bottom=200)
-    sheet.row(114, "Model", "Energy, MWh", "Remark", bold=True)
+    sheet.row(114, "Model", "Energy, MWh", "Remark", font=BOLD)
     sheet.row(134, "GPT-3 of", "1,287", "measured at the")
     sheet.row(146, "OpenAI", "", "data center")
     sheet.row(174, "Gopher", "1,066", "estimated by run-")
@@ -188,21 +152,19 @@ def test_a_cell_of_several_lines_is_one_cell(has_grid):
 @pytest.mark.parametrize("is_last", [True, False], ids=["marks after the table", "marks in their place"])
 @pytest.mark.parametrize("has_grid", [True, False])
 def test_marks_in_cells_are_apart_and_the_notes_are_paragraphs(has_grid, is_last):
-    sheet = Sheet()
-    sheet.put(72, 80, BEFORE)
+    sheet = begin()
     marks = []
     for i, (name, value, mark) in enumerate(
         [("Model", "Energy, MWh", ""), ("GPT-3", "1,287", "a"), ("Gopher", "1,066", "2")]
     ):
         y = 114 + 20 * i
-        sheet.put(76, y, name)
-        end = sheet.put(204, y, value)
+        sheet.row(y, name, value)
         if mark:
-            marks.append((end, y - 4, mark, 6))
+            marks.append((204 + width_of(value), y - 4, mark))
             if not is_last:
-                sheet.put(*marks[-1])
+                sheet.put(*marks[-1], size=6)
     for mark in marks if is_last else ():
-        sheet.put(*mark)
+        sheet.put(*mark, size=6)
     sheet.level(*((100, 120, 140, 160) if has_grid else (100, 120, 160)))
     if has_grid:
         sheet.upright(72, 200, 420, top=100, bottom=160)
@@ -253,8 +215,7 @@ def test_another_caption_or_width_is_another_table():
 
 def sites_below_a_page():
     """A sheet at whose foot a table between two rules begins, and its next page."""
-    sheet = Sheet()
-    sheet.put(72, 80, BEFORE)
+    sheet = begin()
     sheet.level(640, 662, 752)
     sheet.row(655, "Site", "Use (MWh)", "PUE")
     for i in range(5):
@@ -265,7 +226,7 @@ def sites_below_a_page():
 
 def test_a_table_of_other_names_on_the_next_page_is_another_one():
     sheet = sites_below_a_page()
-    sheet.row(76, "Model", "Power", "Hours", bold=True)
+    sheet.row(76, "Model", "Power", "Hours", font=BOLD)
     for i in range(5):
         sheet.row(92 + 16 * i, f"Model {i}", f"{300 + i}", f"{10 + i}")
     tables, _ = sheet.tables()
