@@ -45,13 +45,19 @@ def request(seed=1, schema=None, user="[ref_id=a] text\nQuestion: ?", **changes)
     return ChatRequest(**{**fields, **changes})
 
 
-def ask(server, *requests, key=KEY, **options):
-    """Send the requests at once; a failure comes back as its exception."""
+def ask(server, *requests, key=KEY, query="", in_turn=False, **options):
+    """Send the requests, at once or one after the other, by one client; a failure comes back as its exception."""
 
     async def run():
-        backend = client_of(server.base_url, "fake", key, **{"backoff_s": 0.001, "timeout_s": 5.0, **options})
+        backend = client_of(server.base_url + query, "fake", key, **{"backoff_s": 0.001, "timeout_s": 5.0, **options})
+        turn = asyncio.Semaphore(1 if in_turn else len(requests))
+
+        async def send(request):
+            async with turn:
+                return await backend.chat(request)
+
         try:
-            return await asyncio.gather(*map(backend.chat, requests), return_exceptions=True)
+            return await asyncio.gather(*map(send, requests), return_exceptions=True)
         finally:
             await backend.close()
 
@@ -469,18 +475,20 @@ def test_a_bad_body_is_an_error_of_its_request_alone(bad, message):
 
 
 def test_large_replies_are_decompressed_each_on_a_connection_of_its_own():
-    async def run(server):
-        backend = client_of(server.base_url, "fake", max_reply_mib=6)
-        texts = [(await backend.chat(request(seed))).text for seed in range(3)]
-        await backend.close()
-        return texts
-
     text = "long " * MIB
     zipped = Action(body=gzip.compress(json.dumps(completion(text)).encode()), headers=ZIPPED)
     with FakeOpenAI(lambda *_: zipped) as server:
-        assert asyncio.run(run(server)) == [text] * 3
+        replies = ask(server, *map(request, range(3)), in_turn=True, key=None, timeout_s=60, max_reply_mib=6)
+    assert [reply.text for reply in replies] == [text] * 3
     assert server.n_connections == 3
     assert "authorization" not in server.log[0].headers
+
+
+def test_a_cookie_of_one_reply_is_not_sent_with_the_next_request():
+    """A gateway's cookie may stand for a conversation, and its replies for what was said in it before."""
+    with FakeOpenAI(lambda index, _: Action(headers={"Set-Cookie": f"conversation{index}=1"})) as server:
+        ask(server, request(1), request(2), in_turn=True)
+    assert [received.headers.get("cookie") for received in server.log] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -509,14 +517,9 @@ def test_the_key_is_in_no_reply_no_error_and_no_log(action, caplog):
 
 
 def test_a_key_that_is_a_word_is_left_in_replies():
-    async def run(server):
-        backend = client_of(server.base_url, "fake", "EMPTY")
-        reply = await backend.chat(request())
-        await backend.close()
-        return reply.text
-
     with FakeOpenAI(lambda *_: Action(body=completion("EMPTY is a word"))) as server:
-        assert asyncio.run(run(server)) == "EMPTY is a word"
+        (reply,) = ask(server, request(), key="EMPTY")
+    assert reply.text == "EMPTY is a word"
 
 
 class CountingLimiter:
@@ -539,19 +542,11 @@ def test_every_try_waits_for_its_turn_by_its_tokens():
 
 
 def test_headers_and_a_query_go_with_every_request():
-    headers = {"api-key": "azure-key-123", "x-team": "green"}
+    headers, query = {"api-key": "azure-key-123", "x-team": "green"}, "?api-version=2024-10-21&deployment=a%20b"
     with FakeOpenAI() as server:
-
-        async def run():
-            url = server.base_url + "?api-version=2024-10-21&deployment=a%20b"
-            backend = client_of(url, "fake", headers=headers)
-            await backend.chat(request())
-            await backend.chat(request(2))
-            await backend.close()
-
-        asyncio.run(run())
+        ask(server, request(), request(2), key=None, query=query, headers=headers)
     for received in server.log:
-        assert received.path.replace("+", "%20") == "/v1/chat/completions?api-version=2024-10-21&deployment=a%20b"
+        assert received.path.replace("+", "%20") == f"/v1/chat/completions{query}"
         assert headers.items() <= {name.lower(): value for name, value in received.headers.items()}.items()
 
 
@@ -582,22 +577,14 @@ GIVEN = {
 
 @check_rows("case", GIVEN)
 def test_a_key_in_any_place_is_in_no_reply_error_or_identity(case):
-    options = dict(GIVEN[case])
-    query = options.pop("query", "")
+    options = {"key": None, "query": "", **GIVEN[case]}
     actions = [Action(body=completion("it is s3cr3t-in-clear")), Action(400, error_body("s3cr3t-in-clear"))]
     with FakeOpenAI(scripted(*actions)) as server:
-
-        async def run():
-            backend = client_of(server.base_url + query, "fake", **options)
-            reply = await backend.chat(request())
-            with pytest.raises(ModelError) as caught:
-                await backend.chat(request())
-            await backend.close()
-            return backend.identity, reply.text, str(caught.value)
-
-        identity, text, error = asyncio.run(run())
-    assert text == "it is [key]"
-    assert "s3cr3t" not in identity + error
+        reply, error = ask(server, request(), request(), in_turn=True, **options)
+        identity = client_of(server.base_url + options.pop("query"), "fake", **options).identity
+    assert reply.text == "it is [key]"
+    assert isinstance(error, ModelError)
+    assert "s3cr3t" not in f"{identity} {error}"
 
 
 def test_a_models_name_of_several_lines_is_one():
@@ -621,18 +608,11 @@ ECHOED = {
 }
 
 
-@pytest.mark.parametrize("case", ECHOED)
+@check_rows("case", ECHOED)
 def test_what_a_server_says_of_a_secret_is_hidden(case):
     options, query, echoed = ECHOED[case]
     with FakeOpenAI(lambda *_: Action(403, error_body(f"no access with {echoed}"))) as server:
-
-        async def run():
-            backend = client_of(server.base_url + query, "fake", **options)
-            with pytest.raises(ModelError) as caught:
-                await backend.chat(request())
-            await backend.close()
-            return str(caught.value)
-
-        text = asyncio.run(run())
-    assert "[key]" in text
-    assert not any(secret in text for secret in ("tokenA1B2C3D4", "a%2Fb", "a/b"))
+        (error,) = ask(server, request(), key=None, query=query, **options)
+    assert isinstance(error, ModelError)
+    assert "[key]" in str(error)
+    assert not any(secret in str(error) for secret in ("tokenA1B2C3D4", "a%2Fb", "a/b"))
