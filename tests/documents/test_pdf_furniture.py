@@ -134,7 +134,7 @@ def test_a_part_of_a_line_that_is_set_letter_by_letter(sheet, text):
 
 
 @pytest.mark.parametrize(
-    "text", ["a b c d e f", "0 1 0 1 1 0", "Y N Y N N Y", "x = a + b", "the ranks 1 2 3 4 are all"]
+    "text", ["a b c d e f", "0 1 0 1 1 0", "Y N Y N N Y", "x = a + b", "Of the ranks 1 2 3 4 5 6 7 are all"]
 )
 def test_single_letters_between_spaces_stay_apart(sheet, text):
     sheet.put(72, 100, text)
