@@ -87,7 +87,9 @@ def read_line(raw: bytes) -> LineResult | None:
     status = response.get("status_code")
     told = as_object(error)
     text = clean_text(f"{told.get('code') or 'error'}: {told.get('message') or ''}")[:300] if error else ""
-    return LineResult(custom_id, status if type(status) is int else None, response.get("body"), text)
+    body = response.get("body")
+    body = loads(body) if isinstance(body, str) else body  # Llama Stack 0.7.3 writes its JSON as a text
+    return LineResult(custom_id, status if type(status) is int else None, body, text)
 
 
 def read_state(values: Any) -> BatchState:

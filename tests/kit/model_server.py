@@ -1,4 +1,4 @@
-"""Servers of real engines as processes of their own: vLLM's, and any that takes ``--host`` and ``--port``."""
+"""Servers of real engines as processes of their own: vLLM's, and any that takes ``--port``."""
 
 from __future__ import annotations
 
@@ -26,21 +26,28 @@ def vllm_server(model: str, window: int, log: Path, *more: str) -> Iterator[str]
 
 
 @contextmanager
-def started_server(command: list[str], log: Path, environment: dict[str, str] | None = None) -> Iterator[str]:
-    """Run a server with ``--host`` and a free ``--port`` while the block runs; gives the URL once it is healthy."""
+def started_server(
+    command: list[str],
+    log: Path,
+    environment: dict[str, str] | None = None,
+    host: tuple[str, ...] = ("--host", "127.0.0.1"),
+    health: str = "/health",
+) -> Iterator[str]:
+    """Run a server with its ``host`` and a free ``--port`` while the block runs; gives the URL once it is healthy."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [*command, "--host", "127.0.0.1", "--port", str(port)]
+    command = [*command, *host, "--port", str(port)]
     with log.open("w") as output:
         server = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
     try:
-        while not is_up(f"http://127.0.0.1:{port}/health"):
+        while not is_up(f"http://127.0.0.1:{port}{health}"):
             assert server.poll() is None, log.read_text()[-3000:]
             time.sleep(1)
         yield f"http://127.0.0.1:{port}/v1"
     finally:
-        os.killpg(server.pid, signal.SIGTERM)
+        if server.poll() is None:
+            os.killpg(server.pid, signal.SIGTERM)
         server.wait(60)
 
 

@@ -197,6 +197,11 @@ def test_a_line_that_never_comes_fails_after_some_files_and_is_asked_by_the_next
             Reply,
         ),
         (
+            "a body that is written as a text (Llama Stack 0.7.3)",
+            lambda batch, line: Action(body=json.dumps(completion("{}"))),
+            Reply,
+        ),
+        (
             "a filtered reply",
             lambda batch, line: Action(body=completion("", finish_reason="content_filter")),
             ModelError,
