@@ -257,7 +257,7 @@ class BatchBackend:
         return self._handed_out.get(key)
 
     async def open(self) -> None:
-        """Find the batches that the ledger's records tell of, and follow them; once."""
+        """Find the batches that the ledger's records tell of, and follow them: once, and again after one broke."""
         if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
             self._opening = asyncio.create_task(self._find_batches())
         await asyncio.shield(self._opening)
@@ -283,7 +283,8 @@ class BatchBackend:
 
     async def _find_batches(self) -> None:
         for record in await asyncio.to_thread(self._records.open, self._name):
-            self._follow(_Batch(record))
+            if record.name not in self._batches:
+                self._follow(_Batch(record))
 
     def _gather(self, key: str) -> None:
         self._gathered.append(key)
@@ -392,13 +393,16 @@ class BatchBackend:
     async def _follow_safely(self, batch: _Batch) -> None:
         try:
             await self._follow_to_end(batch)
-        except KohakuRayError as error:  # the record stays: the batch may go on
-            self._fail_all(self._release(batch), error)
+        except KohakuRayError as error:
+            self._leave(batch, error)
         except Exception as error:
-            broken = ModelError(
-                f"{self.identity}: batch {batch.record.batch_id} broke: {type(error).__name__}: {error}"
-            )
-            self._fail_all(self._release(batch), broken)
+            told = f"{self.identity}: batch {batch.record.batch_id} broke: {type(error).__name__}: {error}"
+            self._leave(batch, ModelError(told))
+
+    def _leave(self, batch: _Batch, error: KohakuRayError) -> None:
+        """Fail a batch's calls; it may go on, and its record stays, by which the next call finds it again."""
+        self._opening = None
+        self._fail_all(self._release(batch), error)
 
     async def _follow_to_end(self, batch: _Batch) -> None:
         """Create a batch, or find it; wait for its end, hand out its replies, and ask again what has none."""

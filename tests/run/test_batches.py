@@ -282,6 +282,25 @@ def test_what_a_cancelled_batch_has_done_is_paid_once_however_long_it_takes(tmp_
     assert sorted(map(len, batches.files)) == ([3] if is_refused else [1, 3])
 
 
+def test_a_batch_that_was_given_up_is_read_by_the_next_call_of_the_same_process(tmp_path, monkeypatch):
+    """The process outlives a job on a cluster, where a repeated command finds it."""
+    monkeypatch.setattr(run_batches, "CANCEL_S", 0.3)
+
+    async def run(server, batches):
+        backend = backend_of(server, tmp_path, {"deadline_s": 0.2})
+        async with asyncio.timeout(30):
+            failures = await asyncio.gather(*map(backend.chat, requests(3)), return_exceptions=True)
+            assert {type(failure) for failure in failures} == {TransientModelError}
+            batches.batches[0].ends = 0.0
+            replies = await asyncio.gather(*map(backend.chat, requests(3)))
+        await backend.close()
+        return replies
+
+    with provider(delay_s=3600, cancelling_s=3600, n_done_at_cancel=3) as (server, batches):
+        assert all(isinstance(reply, Reply) for reply in asyncio.run(run(server, batches)))
+    assert [len(file) for file in batches.files] == [3]
+
+
 def test_a_batch_that_is_cancelling_for_ever_is_asked_singly_where_that_is_allowed(tmp_path, monkeypatch):
     monkeypatch.setattr(run_batches, "CANCEL_S", 0.3)
     settings = {"deadline_s": 0.2, "single_after_deadline": True}
