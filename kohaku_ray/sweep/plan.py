@@ -226,6 +226,12 @@ class _Planner:
         cell_id = digest(cell)
         if pool.members is None:
             return PlannedCell(cell_id, setting.labels), config
+        if config.ensemble.evidence != "same" and config.ensemble.members != pool.members:
+            raise ConflictError(
+                f"ensemble.evidence is {config.ensemble.evidence}, and each of the pool's {pool.members} members is shown "
+                f"its part of {pool.members}, not of {config.ensemble.members}: set ensemble.evidence to same, or leave "
+                "pool out, and its cells are run"
+            )
         whole = Setting(
             {}, {MEMBERS: pool.members, "ensemble.early_stop": "never", "ensemble.waves": None, "ensemble.vote": {}}
         )

@@ -281,6 +281,14 @@ def test_a_study_stands_on_one_run_of_the_whole_pool_however_it_is_voted_over(ma
     assert len({cell.cell_id for cell in cells}) == 8
 
 
+def test_a_study_draws_no_fewer_members_where_each_is_shown_its_part_of_the_pool(make_plan):
+    study = {"pool": {"members": 7}, "axes": {"ensemble.members": [3, 7]}, "set": {"ensemble.evidence": "split"}}
+    plan = make_plan(seeds=[3], tables=[{"name": "a", **study}])
+    fewer, whole = plan.tables[0].cells
+    assert "is shown its part of 7, not of 3: set ensemble.evidence to same, or leave pool out" in fewer.reason
+    assert (whole.reason, len(plan.runs)) == ("", 1)
+
+
 def test_a_pool_of_a_table_is_what_its_cells_submit_under_the_first_seed(make_plan):
     first = {"name": "first", "axes": {"kohaku.top_k": [4, 8, 16]}}
     mix = {"name": "mix", "pool": {"table": "first"}, "axes": {"ensemble.members": [1, 3]}}
