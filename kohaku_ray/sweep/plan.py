@@ -228,9 +228,9 @@ class _Planner:
             return PlannedCell(cell_id, setting.labels), config
         if config.ensemble.evidence != "same" and config.ensemble.members != pool.members:
             raise ConflictError(
-                f"ensemble.evidence is {config.ensemble.evidence}, and each of the pool's {pool.members} members is shown "
-                f"its part of {pool.members}, not of {config.ensemble.members}: set ensemble.evidence to same, or leave "
-                "pool out, and its cells are run"
+                f"ensemble.evidence is {config.ensemble.evidence}, and each of the pool's {pool.members} members is "
+                f"shown its part of {pool.members}, not of {config.ensemble.members}: set ensemble.evidence to same, "
+                "or leave pool out, and its cells are run"
             )
         whole = Setting(
             {}, {MEMBERS: pool.members, "ensemble.early_stop": "never", "ensemble.waves": None, "ensemble.vote": {}}
