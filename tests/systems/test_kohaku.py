@@ -736,6 +736,17 @@ def test_without_a_fact_to_search_there_is_no_second_round_beyond_the_retries(mi
     assert [call for call in tools.asked if call[0] == "search"] == [("search", "nodes", 1, 4)]
 
 
+def test_a_fact_that_cannot_be_searched_is_named_with_the_reason():
+    """A server whose schemas bound no text gives paragraphs."""
+    paragraph = f"{MISSING} in every spring. " * 20
+    for n_retries in (0, 1):
+        answer, tools = second(named(paragraph), reply(), max_retries=n_retries)
+        assert len(answer_calls(tools)) == 1 + n_retries
+        assert [(row.note, row.attempt) for row in rows_of(answer, "plan")] == [
+            (f"not searched: it has {len(paragraph) - 1} characters", 1)
+        ]
+
+
 def test_an_answer_needs_no_second_round_and_an_unreadable_reply_names_nothing():
     assert len(second(reply())[1].sent) == 1
     assert len(second(UNREADABLE, reply())[1].sent) == 1

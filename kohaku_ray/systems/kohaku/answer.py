@@ -30,7 +30,7 @@ from kohaku_ray.retrieval.parts import part_of
 from kohaku_ray.retrieval.windows import choose
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.kohaku.check import check_value
-from kohaku_ray.systems.kohaku.prepare import answer_prompt, plan_and_search, search_plan
+from kohaku_ray.systems.kohaku.prepare import answer_prompt, plan_and_search, search_plan, trace_dropped
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
 from kohaku_ray.systems.tools import Tools
 from kohaku_ray.values.kinds import kind_of
@@ -60,11 +60,13 @@ async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> 
     # Retries of a blank answer alone. The others: a server's failures (models/openai.chat), a lost replica
     # (engine/serving/handles), a lost actor (engine/actors/pool). docs/operations.md has their product.
     for attempt in range(settings.n_attempts):
-        if attempt == 1 and settings.second_round and len((plan := _missing(evidence, tries)).queries) > 1:
-            evidence = await search_plan(evidence.question, plan, tools, settings, settings.n_attempts, 1, "missing")
+        named = _missing(evidence, tries) if attempt == 1 and settings.second_round else Plan(())
+        plans += trace_dropped(named, attempt)
+        if len(named.queries) > 1:
+            evidence = await search_plan(evidence.question, named, tools, settings, settings.n_attempts, 1, "missing")
             plans += evidence.trace
         elif attempt > settings.max_retries:
-            break  # nothing was named
+            break  # nothing was named that can be searched
         elif attempt and settings.replan:
             evidence = await plan_and_search(evidence.question, tools, settings, attempt)
             plans += evidence.trace

@@ -135,9 +135,14 @@ async def search_plan(
                 TraceRow("plan", rank, query, note=note if rank else "", error=plan.error, attempt=attempt)
                 for rank, query in enumerate(queries)
             ),
-            *(
-                TraceRow("plan", rank, query, note=f"not searched: {reason}", attempt=attempt)
-                for rank, (query, reason) in enumerate(plan.dropped, len(queries))
-            ),
+            *trace_dropped(plan, attempt),
         ),
     )
+
+
+def trace_dropped(plan: Plan, attempt: int) -> list[TraceRow]:
+    """Return the rows of a plan's queries that are not searched, with the reason."""
+    return [
+        TraceRow("plan", rank, query, note=f"not searched: {reason}", attempt=attempt)
+        for rank, (query, reason) in enumerate(plan.dropped, len(plan.queries))
+    ]
