@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from kohaku_ray.values.amounts import MAY_COUNT, Amount, parse_amount, read_asked
@@ -19,6 +19,7 @@ MOST_TOKENS = 8
 _AROUND = " \t\"'“”‘’*`.,;:!?…"
 _OPEN, _CLOSE = "([{", ")]}"
 _LEADING = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?(?=-[^\W\d])")  # 12-layer
+_YEAR = re.compile(r"(?:1[5-9]|20)[0-9]{2}")
 _NONE = read_asked("")
 
 
@@ -52,17 +53,30 @@ def find_stated(text: str, unit: str | None = None) -> tuple[Stated, ...]:
     """Find every number and range of a text, in order, none inside another; ``unit`` is the one asked for.
 
     Each is the longest run of tokens that ``normalise`` reads as a number or a pair; two numbers with "and" between
-    them are a pair only after "from" or "between". A number inside a name (``GPT-3``, ``A100``) is none.
+    them are a pair only after "from" or "between". A number inside a name (``GPT-3``, ``A100``) is none. Each of a list
+    (``80, 85 and 90 %``) has the unit at its end.
     """
     tokens, stated, start = text.replace("—", " — ").split(), list[Stated](), 0
+    gaps, past = list[str](), 0  # the text before each, and the token after the last one
     while start < len(tokens):
         longest = _longest(tokens, start, unit) if MAY_COUNT.search(tokens[start]) else None
         start += 1
         if longest is not None:
             n_tokens, amount = longest
+            end = tokens[past - 1][len(tokens[past - 1].rstrip(_AROUND)) :] if past else ""
+            gaps.append(" ".join([end, *tokens[past : start - 1], ""]))
             stated.append(amount)
-            start += n_tokens - 1
+            start = past = start - 1 + n_tokens
+    for last in range(len(stated) - 1, 0, -1):
+        if stated[last].has_unit and NEXT_ITEM.fullmatch(gaps[last]) and _is_bare(stated[last - 1].text):
+            stated[last - 1] = replace(stated[last - 1], has_unit=True)
     return tuple(stated)
+
+
+def _is_bare(text: str) -> bool:
+    """Tell whether an amount has no unit, and is no year, which stands beside a number: in 2022, 30 %."""
+    amount = _amount(text)
+    return amount is not None and not amount.unit and _YEAR.fullmatch(text) is None
 
 
 def _longest(tokens: Sequence[str], start: int, unit: str | None) -> tuple[int, Stated] | None:

@@ -34,6 +34,7 @@ INDEX = library(energy=[("Power", [RANGE, TWO])], water=[("Water", [GALLONS])])
         ("9", "It says 9 MW.", TWO, "number", "MW", "open", ""),  # no passage states it
         ("", "Nothing speaks of it.", TWO, "number", "MW", "stands", ""),
         ("", TWO, TWO, "number", "MW", "open", ""),
+        ("", "They draw 7 and 12 MW, respectively.", TWO, "number", "MW", "open", ""),
         ("Norway", RANGE, RANGE, "text", None, "stands", ""),
         ("1", RANGE, RANGE, "boolean", None, "stands", ""),
         ("30", RANGE, RANGE, None, None, "stands", ""),

@@ -38,6 +38,8 @@ def test_the_unit_asked_for_is_told_from_others():
     assert with_unit("MWh") == ["24 TWh"]
     assert with_unit("GPUs") == ["8 GPUs"]
     assert with_unit("days") == with_unit(None) == []
+    text = "In 2022, 10, 20 and 30 % of 7 tasks; of 12 GPUs, 5 or 6 %, or [1,2] and 4 %"
+    assert with_unit("%") == ["10", "20", "30 %", "6 %", "4 %"]
 
 
 @given(
