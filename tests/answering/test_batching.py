@@ -21,57 +21,46 @@ class Batches(list):
         return items
 
 
-def test_concurrent_calls_share_a_batch_and_get_their_own_results():
+async def test_concurrent_calls_share_a_batch_and_get_their_own_results():
     batches = Batches()
-
-    async def run():
-        batcher = Batcher(batches)
-        return await asyncio.gather(*(batcher([n, n + 100]) for n in range(20)), batcher([]))
-
-    *results, nothing = asyncio.run(run())
+    batcher = Batcher(batches)
+    *results, nothing = await asyncio.gather(*(batcher([n, n + 100]) for n in range(20)), batcher([]))
     assert results == [[n, n + 100] for n in range(20)]
     assert nothing == []
     assert list(map(len, batches)) == [40]
 
 
-def test_a_batch_is_bounded_but_a_single_call_is_whole():
+async def test_a_batch_is_bounded_but_a_single_call_is_whole():
     batches = Batches()
-
-    async def run():
-        batcher = Batcher(batches, max_items=4)
-        return await asyncio.gather(*(batcher([n] * size) for n, size in enumerate([3, 2, 9, 1])))
-
-    assert asyncio.run(run()) == [[0] * 3, [1] * 2, [2] * 9, [3]]
+    batcher = Batcher(batches, max_items=4)
+    results = await asyncio.gather(*(batcher([n] * size) for n, size in enumerate([3, 2, 9, 1])))
+    assert results == [[0] * 3, [1] * 2, [2] * 9, [3]]
     assert list(map(len, batches)) == [3, 2, 9, 1]
 
 
 @pytest.mark.parametrize(
     ("at_once", "expected"), [(False, [["a"], ["b", "c", "d"]]), (True, [["a"], ["b", "c"], ["d"]])]
 )
-def test_while_a_batch_runs_the_next_one_gathers_unless_batches_run_at_once(at_once, expected):
+async def test_while_a_batch_runs_the_next_one_gathers_unless_batches_run_at_once(at_once, expected):
     batches = []
+    gate = asyncio.Event()
 
-    async def run():
-        gate = asyncio.Event()
+    async def slow(items):
+        batches.append(list(items))
+        await gate.wait()
+        return items
 
-        async def slow(items):
-            batches.append(list(items))
-            await gate.wait()
-            return items
-
-        batcher = Batcher(slow, at_once=at_once)
-        asked = []
-        for names in ("a", "bc", "d"):
-            asked += [asyncio.create_task(batcher([name])) for name in names]
-            await asyncio.sleep(0.01)
-        gate.set()
-        return await asyncio.gather(*asked)
-
-    assert asyncio.run(run()) == [["a"], ["b"], ["c"], ["d"]]
+    batcher = Batcher(slow, at_once=at_once)
+    asked = []
+    for names in ("a", "bc", "d"):
+        asked += [asyncio.create_task(batcher([name])) for name in names]
+        await asyncio.sleep(0.01)
+    gate.set()
+    assert await asyncio.gather(*asked) == [["a"], ["b"], ["c"], ["d"]]
     assert batches == expected
 
 
-def test_questions_of_one_turn_reach_a_shard_in_one_message_and_each_gets_its_own():
+async def test_questions_of_one_turn_reach_a_shard_in_one_message_and_each_gets_its_own():
     class Held(BatchingObject):
         """Shard 0 of two: an item's result says which shards were asked."""
 
@@ -91,13 +80,10 @@ def test_questions_of_one_turn_reach_a_shard_in_one_message_and_each_gets_its_ow
                 raise ValueError("no")
             return [(shard, item, *params) for item in items]
 
-    async def run():
-        held = Held(keeps=False)
-        asked = [held.find([name, name.upper()], 5) for name in "abc"]
-        results = await asyncio.gather(*asked, held.find(["a"], 7))
-        return results, await asyncio.gather(held.find(["a"], 5), held.find(["bad"], 5), return_exceptions=True)
-
-    results, (well, bad) = asyncio.run(run())
+    held = Held(keeps=False)
+    asked = [held.find([name, name.upper()], 5) for name in "abc"]
+    results = await asyncio.gather(*asked, held.find(["a"], 7))
+    well, bad = await asyncio.gather(held.find(["a"], 5), held.find(["bad"], 5), return_exceptions=True)
     assert results[:3] == [[[(0, item, 5), (1, item, 5)] for item in (name, name.upper())] for name in "abc"]
     assert results[3] == [[(0, "a", 7), (1, "a", 7)]]
     assert Held.messages == [["a", "A", "b", "B", "c", "C"], ["a"], ["a", "bad"], ["a"], ["bad"]]
@@ -118,42 +104,31 @@ class Computed(list):
         return list(items)
 
 
-def test_a_failure_is_not_kept_reaches_all_who_wait_and_leaves_what_was_kept_before():
+async def test_a_failure_is_not_kept_reaches_all_who_wait_and_leaves_what_was_kept_before():
     computed = Computed()
-
-    async def ask():
-        cache = Cache(computed, 10)
-        await cache(["a"], ["a"])
-        failures = await asyncio.gather(*(cache(["a", "bad"], ["a", "bad"]) for _ in range(2)), return_exceptions=True)
-        return failures, await cache(["a", "bad"], ["a", "bad"])
-
-    failures, results = asyncio.run(ask())
+    cache = Cache(computed, 10)
+    await cache(["a"], ["a"])
+    failures = await asyncio.gather(*(cache(["a", "bad"], ["a", "bad"]) for _ in range(2)), return_exceptions=True)
+    results = await cache(["a", "bad"], ["a", "bad"])
     assert [str(failure) for failure in failures] == ["no luck", "no luck"]
     assert (results, computed) == (["a", "bad"], ["a", "bad", "bad"])
 
 
-def test_the_longest_unused_goes_first():
+async def test_the_longest_unused_goes_first():
     computed = Computed()
-
-    async def ask():
-        cache = Cache(computed, 2)
-        for item in (1, 2, 1, 3, 1, 2):
-            assert await cache([item], [item]) == [item]
-
-    asyncio.run(ask())
+    cache = Cache(computed, 2)
+    for item in (1, 2, 1, 3, 1, 2):
+        assert await cache([item], [item]) == [item]
     assert computed == [1, 2, 3, 2], "1 was used again before 3 came"
 
 
-def test_who_waits_is_not_cancelled_with_who_asked_first():
-    async def ask():
-        cache = Cache(Computed(), 2)
-        first = asyncio.create_task(cache([1], [1]))
-        second = asyncio.create_task(cache([1], [1]))
-        await asyncio.sleep(0)
-        first.cancel()
-        return await asyncio.gather(second, return_exceptions=True)
-
-    assert asyncio.run(ask()) == [[1]]
+async def test_who_waits_is_not_cancelled_with_who_asked_first():
+    cache = Cache(Computed(), 2)
+    first = asyncio.create_task(cache([1], [1]))
+    second = asyncio.create_task(cache([1], [1]))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await asyncio.gather(second, return_exceptions=True) == [[1]]
 
 
 class Doubles(BatchingObject):
@@ -171,23 +146,15 @@ class Doubles(BatchingObject):
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_calls_with_other_arguments_share_nothing(keeps):
+async def test_calls_with_other_arguments_share_nothing(keeps):
     doubles = Doubles(keeps=keeps)
-
-    async def ask():
-        return await asyncio.gather(*(doubles.twice([1, 2], more) for more in (0, 5, 0)))
-
-    assert asyncio.run(ask()) == [[2, 4], [7, 9], [2, 4]]
+    assert await asyncio.gather(*(doubles.twice([1, 2], more) for more in (0, 5, 0))) == [[2, 4], [7, 9], [2, 4]]
     assert doubles.seen == [([1, 2] if keeps else [1, 2, 1, 2], 0), ([1, 2], 5)]
     assert doubles.counted == ({("doubled", "asked"): 6, ("doubled", "computed"): 4} if keeps else {})
 
 
-def test_other_arguments_may_be_many():
+async def test_other_arguments_may_be_many():
     doubles = Doubles(keeps=True)
-
-    async def ask():
-        for more in (*range(STATES_KEPT + 1), 0):
-            assert await doubles.twice([1], more) == [2 + more]
-
-    asyncio.run(ask())
+    for more in (*range(STATES_KEPT + 1), 0):
+        assert await doubles.twice([1], more) == [2 + more]
     assert [more for _, more in doubles.seen] == [*range(STATES_KEPT + 1), 0]

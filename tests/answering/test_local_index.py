@@ -165,20 +165,14 @@ def test_an_index_in_an_actor_answers_as_it_does_itself(local, name):
 
 
 @check_rows("name", ASKED)
-def test_results_are_one_per_item_whoever_asks_beside(local, shard, name):
+async def test_results_are_one_per_item_whoever_asks_beside(local, shard, name):
     items, params = ASKED[name]
-
-    async def ask():
-        alone = [(await run(local, name, [item], params))[0] for item in items]
-        whole = await run(local, name, items, params)
-        turned = await asyncio.gather(*(run(local, name, [item], params) for item in reversed(items)))
-        nothing = await run(local, name, [], params)
-        return alone, whole, [result[0] for result in reversed(turned)], nothing
-
-    alone, whole, turned, nothing = asyncio.run(ask())
-    assert plain(alone) == plain(whole) == plain(turned)
+    alone = [(await run(local, name, [item], params))[0] for item in items]
+    whole = await run(local, name, items, params)
+    turned = await asyncio.gather(*(run(local, name, [item], params) for item in reversed(items)))
+    assert plain(alone) == plain(whole) == plain([result[0] for result in reversed(turned)])
     assert len(whole) == len(items)
-    assert nothing == []
+    assert await run(local, name, [], params) == []
 
 
 def test_results_are_those_of_the_index(local, shard):
@@ -227,15 +221,11 @@ def test_a_shorter_search_is_the_beginning_of_the_deepest(paths, ran, name, deep
 
 
 @pytest.mark.parametrize(("within", "is_shared"), [(None, False), (("b", "c"), True)])
-def test_depths_of_an_approximate_index_are_shared_within_documents_alone(paths, ran, within, is_shared):
+async def test_depths_of_an_approximate_index_are_shared_within_documents_alone(paths, ran, within, is_shared):
     """There it is exact."""
     shard = Index.open(paths["IVF2,Flat"]).shards[0]
     local, ranges = opened(shard, DEPTHS), shard.index.ranges(within) if within else None
-
-    async def ask():
-        return [await local.search(queries(), NODES, k, within) for k in (4, 9, 4)]
-
-    first, deep, again = asyncio.run(ask())
+    first, deep, again = [await local.search(queries(), NODES, k, within) for k in (4, 9, 4)]
     assert plain(first) == plain(again) == plain(shard.vectors(NODES).search(np.stack(queries()), 4, ranges))
     assert plain(deep) == plain(shard.vectors(NODES).search(np.stack(queries()), 9, ranges))
     assert ran["search"] == (1 if is_shared else 2) * len(TEXTS)
@@ -251,15 +241,11 @@ COUNTED = {
 
 
 @check_rows("name", COUNTED)
-def test_what_is_kept_is_computed_once_also_for_concurrent_callers(shard, ran, name):
+async def test_what_is_kept_is_computed_once_also_for_concurrent_callers(shard, ran, name):
     local = opened(shard, DEPTHS)
     items, params = ASKED[name]
-
-    async def ask():
-        many = await asyncio.gather(*(run(local, name, items[start:], params) for start in (0, 1, 0, 2)))
-        return [*many, await run(local, name, [*items, *items], params)]
-
-    *_, last = asyncio.run(ask())
+    await asyncio.gather(*(run(local, name, items[start:], params) for start in (0, 1, 0, 2)))
+    last = await run(local, name, [*items, *items], params)
     assert ran[name] == len(items)
     assert plain(last[: len(items)]) == plain(last[len(items) :])
     counted = COUNTED[name]
@@ -268,15 +254,11 @@ def test_what_is_kept_is_computed_once_also_for_concurrent_callers(shard, ran, n
     assert dict(local.counted) == expected
 
 
-def test_a_run_alone_keeps_nothing_but_ranked_pairs(shard, ran):
+async def test_a_run_alone_keeps_nothing_but_ranked_pairs(shard, ran):
     local = opened(shard, None)
-
-    async def ask():
-        for _ in range(2):
-            for name, (items, params) in ASKED.items():
-                await run(local, name, items, params)
-
-    asyncio.run(ask())
+    for _ in range(2):
+        for name, (items, params) in ASKED.items():
+            await run(local, name, items, params)
     assert ran == {name: len(items) * (1 if name == "rank_pairs" else 2) for name, (items, _) in ASKED.items()}
     n_pairs = len(ASKED["rank_pairs"][0])
     assert local.counted == {("pairs ranked", "asked"): 2 * n_pairs, ("pairs ranked", "computed"): n_pairs}
@@ -310,7 +292,7 @@ def test_a_search_of_what_the_index_has_no_view_of_says_so(local):
         asyncio.run(run(local, "lexical", TEXTS, (("sentence",), 3, None)))
 
 
-def test_tokens_of_sentences_are_the_largest_count_over_the_tokenizers(shard):
+async def test_tokens_of_sentences_are_the_largest_count_over_the_tokenizers(shard):
     asked = []
 
     def pages(text):
@@ -325,11 +307,9 @@ def test_tokens_of_sentences_are_the_largest_count_over_the_tokenizers(shard):
 
     local = opened(shard, None, count=counter)
     both = (WORDS, ("pages", "main"))
-
-    async def ask():
-        return [(await run(local, "nodes", [(3,)], (512, tokenizers)))[0] for tokenizers in (both, both, (WORDS,), ())]
-
-    nodes, again, words, none = asyncio.run(ask())
+    nodes, again, words, none = [
+        (await run(local, "nodes", [(3,)], (512, tokenizers)))[0] for tokenizers in (both, both, (WORDS,), ())
+    ]
     sentences = [row for row in range(len(nodes)) if nodes.kind[row] == 3]
     texts = [nodes.text_of(row) for row in sentences]
     assert texts == ["a used 5 kWh.", "Page 3", "Page 3", "It rose."]

@@ -43,16 +43,12 @@ def tools_of(settings=None, **more) -> tuple[MemberTools, Noting]:
     return MemberTools(index, context, "q1", 0), index
 
 
-def test_a_view_is_searched_by_its_kinds():
+async def test_a_view_is_searched_by_its_kinds():
     tools, index = tools_of()
     vectors = np.eye(3, dtype=np.float32)[:2]
-
-    async def ask():
-        await tools.search("nodes", vectors, 7)
-        await tools.search("nodes", vectors, 7, within=["b", "a"])
-        await tools.lexical("paragraphs", ["one", "two"], 4, within=[])
-
-    asyncio.run(ask())
+    await tools.search("nodes", vectors, 7)
+    await tools.search("nodes", vectors, 7, within=["b", "a"])
+    await tools.lexical("paragraphs", ["one", "two"], 4, within=[])
     nodes = ("sentence", "paragraph")
     assert [(name, len(items), params) for name, items, params in index.asked] == [
         ("search", 2, (nodes, 7, None)),
@@ -152,14 +148,10 @@ def test_each_key_is_made_once(members):
     assert made == ["one", "two"]
 
 
-def test_an_error_reaches_every_member(members):
+async def test_an_error_reaches_every_member(members):
     async def fail():
         await asyncio.sleep(0)
         raise ValueError("no context")
 
-    async def run():
-        return await asyncio.gather(
-            *(member.shared_by_members("key", fail) for member in members()), return_exceptions=True
-        )
-
-    assert [str(item) for item in asyncio.run(run())] == ["no context"] * 3
+    asked = (member.shared_by_members("key", fail) for member in members())
+    assert [str(error) for error in await asyncio.gather(*asked, return_exceptions=True)] == ["no context"] * 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Iterable
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-Check = Callable[..., None]
+Check = Callable[..., Any]
 
 LONGEST_NAME = 60
 """Characters of a row's values that name it: one line of a terminal."""
@@ -35,7 +36,9 @@ def check_rows(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[C
                 values = (row,) if len(columns) == 1 else row
                 name = ", ".join(repr(value) if isinstance(value, str) else str(value) for value in values)
                 with subtests.test(name[:LONGEST_NAME]):
-                    check_row(*args, **dict(zip(columns, values, strict=True)), **kwargs)
+                    checked = check_row(*args, **dict(zip(columns, values, strict=True)), **kwargs)
+                    if inspect.iscoroutine(checked):
+                        asyncio.run(checked)
 
         check_table.__signature__ = signature.replace(parameters=[*fixtures, subtests])  # type: ignore[attr-defined]
         return check_table

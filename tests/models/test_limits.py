@@ -42,33 +42,25 @@ def clock(monkeypatch):
         (None, (1, 5.0), [0, 5.0, 5.0, 5.0]),
     ],
 )
-def test_an_even_rate_and_a_penalty_that_closes_for_all(clock, rate, penalty, times):
+async def test_an_even_rate_and_a_penalty_that_closes_for_all(clock, rate, penalty, times):
     bucket, departures = TokenBucket(rate), []
-
-    async def run():
-        for number in range(4):
-            if penalty and number == penalty[0]:
-                await bucket.penalise(penalty[1])
-            await bucket.acquire()
-            departures.append(clock.now_s - 100.0)
-
-    asyncio.run(run())
+    for number in range(4):
+        if penalty and number == penalty[0]:
+            await bucket.penalise(penalty[1])
+        await bucket.acquire()
+        departures.append(clock.now_s - 100.0)
     assert departures == pytest.approx(times)
 
 
-def test_a_shorter_penalty_does_not_open_early(clock):
+async def test_a_shorter_penalty_does_not_open_early(clock):
     bucket = TokenBucket(None)
-
-    async def run():
-        await bucket.penalise(10.0)
-        await bucket.penalise(1.0)
-        await bucket.acquire()
-
-    asyncio.run(run())
+    await bucket.penalise(10.0)
+    await bucket.penalise(1.0)
+    await bucket.acquire()
     assert clock.now_s == pytest.approx(110.0)
 
 
-def test_a_penalty_given_while_waiting_counts(clock):
+async def test_a_penalty_given_while_waiting_counts(clock):
     bucket = TokenBucket(1.0)
 
     async def penalise_once():
@@ -76,26 +68,19 @@ def test_a_penalty_given_while_waiting_counts(clock):
         await bucket.penalise(3.0)
 
     clock.during_sleep = penalise_once
-
-    async def run():
-        await bucket.acquire()
-        await bucket.acquire()
-
-    asyncio.run(run())
+    await bucket.acquire()
+    await bucket.acquire()
     assert clock.now_s == pytest.approx(104.0)
 
 
-def test_one_that_gives_up_costs_nobody_a_turn():
-    async def run():
-        bucket = TokenBucket(20.0)
-        await bucket.acquire()
-        quitters = [asyncio.create_task(bucket.acquire()) for _ in range(100)]
-        await asyncio.sleep(0)
-        for quitter in quitters:
-            quitter.cancel()
-        await asyncio.wait_for(bucket.acquire(), timeout=2.0)
-
-    asyncio.run(run())
+async def test_one_that_gives_up_costs_nobody_a_turn():
+    bucket = TokenBucket(20.0)
+    await bucket.acquire()
+    quitters = [asyncio.create_task(bucket.acquire()) for _ in range(100)]
+    await asyncio.sleep(0)
+    for quitter in quitters:
+        quitter.cancel()
+    await asyncio.wait_for(bucket.acquire(), timeout=2.0)
 
 
 @pytest.mark.parametrize(
@@ -106,13 +91,9 @@ def test_one_that_gives_up_costs_nobody_a_turn():
         (None, None, [10**6, 10**6, 1, 1], [0, 0, 0, 0]),
     ],
 )
-def test_tokens_per_minute_beside_requests_per_second(clock, requests_per_s, tokens_per_minute, sizes, times):
+async def test_tokens_per_minute_beside_requests_per_second(clock, requests_per_s, tokens_per_minute, sizes, times):
     bucket, departures = TokenBucket(requests_per_s, tokens_per_minute), []
-
-    async def run():
-        for size in sizes:
-            await bucket.acquire(size)
-            departures.append(clock.now_s - 100.0)
-
-    asyncio.run(run())
+    for size in sizes:
+        await bucket.acquire(size)
+        departures.append(clock.now_s - 100.0)
     assert departures == pytest.approx(times)

@@ -128,7 +128,7 @@ def test_a_replica_charges_its_share_of_a_gpu_to_the_calls_in_flight():
     assert [reply.gpu_s for reply in asyncio.run(ask())] == [0.0, 0.0]
 
 
-def test_calls_beyond_a_replicas_places_wait_inside_it_and_their_wait_is_no_service():
+async def test_calls_beyond_a_replicas_places_wait_inside_it_and_their_wait_is_no_service():
     class Slow:
         n_calls = most = 0
 
@@ -146,14 +146,10 @@ def test_calls_beyond_a_replicas_places_wait_inside_it_and_their_wait_is_no_serv
             return Slow()
 
     deployment = SlowConfig(max_ongoing=4)
-
-    async def ask() -> list[Reply | BaseException]:
-        replica = applications.ChatReplica(deployment)
-        late = asyncio.create_task(replica.ask(REFUSED))
-        return await asyncio.gather(late, *(replica.ask(REQUEST) for _ in range(11)), return_exceptions=True)
-
     began = time.perf_counter()
-    refused, *replies = asyncio.run(ask())
+    replica = applications.ChatReplica(deployment)
+    late = asyncio.create_task(replica.ask(REFUSED))
+    refused, *replies = await asyncio.gather(late, *(replica.ask(REQUEST) for _ in range(11)), return_exceptions=True)
     elapsed_s = time.perf_counter() - began  # three rounds
     assert isinstance(refused, ModelError)  # and gave its place back
     assert Slow.most == 4

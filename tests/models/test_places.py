@@ -36,15 +36,12 @@ def test_a_free_place_goes_to_the_lowest_priority_the_first_of_equal_ones(n_plac
     assert asyncio.run(ordered(n_places, priorities, cancelled)) == expected
 
 
-def test_a_place_given_to_a_call_that_is_cancelled_goes_to_the_next():
-    async def run() -> None:
-        places = Places(1)
-        holding = places.taken(0)
-        await holding.__aenter__()
-        first, second = (asyncio.create_task(places.taken(number).__aenter__()) for number in (1, 2))
-        await asyncio.sleep(0)
-        await holding.__aexit__(None, None, None)
-        first.cancel()
-        await asyncio.wait_for(second, 1.0)
-
-    asyncio.run(run())
+async def test_a_place_given_to_a_call_that_is_cancelled_goes_to_the_next():
+    places = Places(1)
+    holding = places.taken(0)
+    await holding.__aenter__()
+    first, second = (asyncio.create_task(places.taken(number).__aenter__()) for number in (1, 2))
+    await asyncio.sleep(0)
+    await holding.__aexit__(None, None, None)
+    first.cancel()
+    await asyncio.wait_for(second, 1.0)

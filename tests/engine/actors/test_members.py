@@ -105,19 +105,15 @@ class Process:
         return len(self.member._blocks)
 
 
-def test_the_tasks_of_a_block_fetch_it_once_and_ask_in_one_message_per_prompt():
+async def test_the_tasks_of_a_block_fetch_it_once_and_ask_in_one_message_per_prompt():
     process = Process()
     block = process.block(0)
-
-    async def run():
-        # As tasks arrive: one after the other, while the first fetches.
-        tasks = []
-        for member in range(N_MEMBERS):
-            tasks.append(asyncio.ensure_future(process.answer(block, member)))
-            await asyncio.sleep(0)
-        return await asyncio.gather(*tasks)
-
-    sent = asyncio.run(run())
+    # As tasks arrive: one after the other, while the first fetches.
+    tasks = []
+    for member in range(N_MEMBERS):
+        tasks.append(asyncio.ensure_future(process.answer(block, member)))
+        await asyncio.sleep(0)
+    sent = await asyncio.gather(*tasks)
     assert process.n_fetched == {"context": 1, "block 0": 1}
     assert process.shard.messages == [("lookup", N_MEMBERS * N_QUESTIONS), *[("ask", N_MEMBERS)] * N_QUESTIONS]
     assert len({row.trace for rows in sent for row in rows}) == 1, "equal traces are equal bytes"
@@ -128,47 +124,35 @@ def test_the_tasks_of_a_block_fetch_it_once_and_ask_in_one_message_per_prompt():
     assert len({row["seed"] for row in tables["answers"].to_pylist()}) == N_MEMBERS * N_QUESTIONS
 
 
-def test_what_a_block_shares_is_freed_with_its_last_task_and_not_before():
+async def test_what_a_block_shares_is_freed_with_its_last_task_and_not_before():
     process, most_held = Process(), []
-
-    async def run():
-        for first in range(0, 40, 2):
-            blocks = [process.block(first), process.block(first + 1)]
-            tasks = [asyncio.ensure_future(process.answer(block, member)) for block in blocks for member in range(3)]
-            while not all(task.done() for task in tasks):
-                await asyncio.sleep(0)
-                most_held.append(process.n_held)
-            await asyncio.gather(*tasks)
-
-    asyncio.run(run())
+    for first in range(0, 40, 2):
+        blocks = [process.block(first), process.block(first + 1)]
+        tasks = [asyncio.ensure_future(process.answer(block, member)) for block in blocks for member in range(3)]
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+            most_held.append(process.n_held)
+        await asyncio.gather(*tasks)
     assert max(most_held) == 2
     assert process.n_held == 0
     assert process.n_fetched.pop("context") == 40, "with each block"
     assert set(process.n_fetched.values()) == {1}
 
 
-def test_a_failed_fetch_reaches_each_task_is_not_kept_and_leaves_other_blocks_alone():
+async def test_a_failed_fetch_reaches_each_task_is_not_kept_and_leaves_other_blocks_alone():
     process = Process()
     bad, good = Ref(DataError("the index is broken"), process.n_fetched, "bad"), process.block(1)
-
-    async def run():
-        tasks = [process.answer(block, member) for block in (bad, good) for member in range(2)]
-        return await asyncio.gather(*tasks, return_exceptions=True)
-
-    results = asyncio.run(run())
+    tasks = [process.answer(block, member) for block in (bad, good) for member in range(2)]
+    results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [str(error) for error in results[:2]] == ["the index is broken"] * 2
     assert [len(rows) for rows in results[2:]] == [N_QUESTIONS] * 2
     assert process.n_held == 0
 
 
-def test_an_exception_in_one_member_is_that_members_error():
+async def test_an_exception_in_one_member_is_that_members_error():
     process = Process("sharing.failing_member=1")
     block = process.block(0)
-
-    async def run():
-        return await asyncio.gather(*(process.answer(block, member) for member in range(3)))
-
-    first, failed, last = asyncio.run(run())
+    first, failed, last = await asyncio.gather(*(process.answer(block, member) for member in range(3)))
     assert [row.answered.answer.prediction.answer_value for row in (*first, *last)] == ["4"] * 6
     assert [row.answered.answer.prediction.error for row in failed] == [
         f"system sharing failed with ValueError in sharing.py, line {FAILING_LINE}: q0.{question} has no unit"
@@ -185,13 +169,10 @@ def test_an_exception_while_a_question_is_prepared_is_that_questions_error(scope
     assert broken.error.startswith("system sharing failed with AttributeError in tools.py, line ")
 
 
-def test_a_settled_question_is_neither_answered_nor_asked():
+async def test_a_settled_question_is_neither_answered_nor_asked():
     process = Process()
-
-    async def run():
-        return await process.answer(process.block(0), 4, [True, False, True])
-
-    assert [row is None for row in asyncio.run(run())] == [True, False, True]
+    settled = [True, False, True]
+    assert [row is None for row in await process.answer(process.block(0), 4, settled)] == settled
     assert process.shard.messages == [("lookup", 1), ("ask", 1)]
 
 
@@ -215,21 +196,14 @@ def test_a_wave_is_settled_and_voted_on_with_those_before_it():
     assert process.n_fetched["block 0"] == 2, "once per wave"
 
 
-def test_a_process_of_members_that_votes_too_counts_as_a_voter_does():
+async def test_a_process_of_members_that_votes_too_counts_as_a_voter_does():
     process = Process("ensemble.early_stop=value")
     process.member = both = MembersAndVoter()
     block = process.block(0)
     questions = [row.question for row in block.value]
-
-    async def run():
-        sent = await asyncio.gather(*(process.answer(block, member) for member in range(N_MEMBERS)))
-        return (
-            sent,
-            await both.settle(process.config, questions, *sent),
-            await both.vote(process.config, 1, block.value, *sent),
-        )
-
-    sent, settled, (result, tables) = asyncio.run(run())
+    sent = await asyncio.gather(*(process.answer(block, member) for member in range(N_MEMBERS)))
+    settled = await both.settle(process.config, questions, *sent)
+    result, tables = await both.vote(process.config, 1, block.value, *sent)
     alone, tables_alone = Voter().vote(process.config, 1, block.value, *sent)
     assert settled == [True] * N_QUESTIONS
     assert result == alone

@@ -43,17 +43,13 @@ def request(prompt: str, seed: int) -> ChatRequest:
     return ChatRequest("m", (("user", prompt),), 0.7, 1.0, 64, seed)
 
 
-def test_the_members_of_a_question_ask_in_one_message():
+async def test_the_members_of_a_question_ask_in_one_message():
     members = {prompt: [request(prompt, seed) for seed in range(5)] for prompt in ("one", "two", "three")}
     known = request_key(members["one"][2])
     shards = [Shard(known) for _ in range(2)]
     ledger = Ledger(shards)
-
-    async def run():
-        asks = [ledger.ask(request, "app") for requests in members.values() for request in requests]
-        return await asyncio.gather(*asks)
-
-    asked = asyncio.run(run())
+    asks = [ledger.ask(request, "app") for requests in members.values() for request in requests]
+    asked = await asyncio.gather(*asks)
     assert [reply.key for reply in asked] == [request_key(reply) for requests in members.values() for reply in requests]
     assert [reply.source for reply in asked].count("ledger") == 1
     asks = [message for shard in shards for message in shard.ask.messages]
@@ -64,15 +60,11 @@ def test_the_members_of_a_question_ask_in_one_message():
         assert len(shard.lookup.messages) <= 1, "all look-ups of one turn travel together"
 
 
-def test_one_members_error_is_its_own():
+async def test_one_members_error_is_its_own():
     ledger = Ledger([Shard("none")])
-
-    async def run():
-        return await asyncio.gather(
-            *(ledger.ask(request("same", seed), "app") for seed in (1, 7, 2)), return_exceptions=True
-        )
-
-    first, refused, last = asyncio.run(run())
+    first, refused, last = await asyncio.gather(
+        *(ledger.ask(request("same", seed), "app") for seed in (1, 7, 2)), return_exceptions=True
+    )
     assert (first.source, last.source) == ("made", "made")
     assert isinstance(refused, ContextOverflowError)
 

@@ -49,30 +49,24 @@ async def until(condition, limit_s=10.0):
         await asyncio.sleep(0.005)
 
 
-def test_one_starts_it_the_others_wait_and_the_last_one_ends_it(serve):
-    async def run():
-        applications = Applications()
-        assert await applications.claim("one", "app") == "start"
-        assert await applications.claim("two", "app") == "wait"
-        serve.running.add("app")
-        assert await applications.claim("two", "app") == "ready"
-        await applications.release("one")
-        assert serve.running == {"app"}
-        await applications.release("two")
-        assert serve.running == set()
-
-    asyncio.run(run())
+async def test_one_starts_it_the_others_wait_and_the_last_one_ends_it(serve):
+    applications = Applications()
+    assert await applications.claim("one", "app") == "start"
+    assert await applications.claim("two", "app") == "wait"
+    serve.running.add("app")
+    assert await applications.claim("two", "app") == "ready"
+    await applications.release("one")
+    assert serve.running == {"app"}
+    await applications.release("two")
+    assert serve.running == set()
 
 
-def test_a_starter_that_is_gone_is_replaced(serve):
-    async def run():
-        applications = Applications()
-        assert await applications.claim("one", "app") == "start"
-        assert await applications.claim("two", "app") == "wait"
-        await applications.release("one")
-        assert await applications.claim("two", "app") == "start"
-
-    asyncio.run(run())
+async def test_a_starter_that_is_gone_is_replaced(serve):
+    applications = Applications()
+    assert await applications.claim("one", "app") == "start"
+    assert await applications.claim("two", "app") == "wait"
+    await applications.release("one")
+    assert await applications.claim("two", "app") == "start"
 
 
 def test_a_deletion_that_fails_is_said_and_tried_again_with_the_next_beat(serve, caplog):
@@ -95,18 +89,15 @@ def test_a_deletion_that_fails_is_said_and_tried_again_with_the_next_beat(serve,
     assert "application app could not be ended, next try in 0.01 s: the controller is busy" in caplog.text
 
 
-def test_what_holds_the_registry_up_loses_no_user(serve):
-    async def run():
-        registry = Applications(beat_s=0.01, lost_after_s=0.3)
-        await registry.claim("one", "app")
-        serve.running.add("app")
-        await asyncio.sleep(0.05)
-        time.sleep(0.5)  # the machine stands still, and with it the heartbeats
-        await asyncio.sleep(0.05)
-        assert serve.running == {"app"}
-        await until(lambda: not serve.running)  # from here on it is silent by itself
-
-    asyncio.run(run())
+async def test_what_holds_the_registry_up_loses_no_user(serve):
+    registry = Applications(beat_s=0.01, lost_after_s=0.3)
+    await registry.claim("one", "app")
+    serve.running.add("app")
+    await asyncio.sleep(0.05)
+    time.sleep(0.5)  # the machine stands still, and with it the heartbeats
+    await asyncio.sleep(0.05)
+    assert serve.running == {"app"}
+    await until(lambda: not serve.running)  # from here on it is silent by itself
 
 
 def test_all_models_of_a_run_start_at_once(serve, monkeypatch):

@@ -52,14 +52,11 @@ def test_a_gpu_that_another_process_holds_is_named_with_both_sizes_before_the_en
         asyncio.run(wait_for_room(["0", "GPU-abc"], 0.92, SETTING))
 
 
-def test_a_gpu_that_an_ended_process_still_gives_back_is_waited_for(nvml):
-    async def run() -> None:
-        waiting = asyncio.create_task(wait_for_room(["GPU-abc"], 0.92, SETTING))
-        await asyncio.sleep(0.1)
-        nvml["GPU-abc"]["free"] = 79 * GIB
-        await waiting
-
-    asyncio.run(run())
+async def test_a_gpu_that_an_ended_process_still_gives_back_is_waited_for(nvml):
+    waiting = asyncio.create_task(wait_for_room(["GPU-abc"], 0.92, SETTING))
+    await asyncio.sleep(0.1)
+    nvml["GPU-abc"]["free"] = 79 * GIB
+    await waiting
 
 
 def test_a_replica_that_does_not_know_which_gpu_it_shares_does_not_start():
@@ -81,26 +78,22 @@ def test_without_a_driver_nothing_is_known_and_nothing_refused(monkeypatch):
     asyncio.run(wait_for_room(["0"], 0.92, SETTING))
 
 
-def test_engines_of_other_processes_wait_to_start_on_a_shared_gpu(tmp_path, monkeypatch):
+async def test_engines_of_other_processes_wait_to_start_on_a_shared_gpu(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     program = (
         "import asyncio\nfrom kohaku_ray.engine.serving.cards import alone_on\n"
         "async def run():\n    async with alone_on(['{gpu}']):\n        print('in', flush=True)\nasyncio.run(run())"
     )
-
-    async def run() -> None:
-        async with alone_on(["0"]):
-            mine, other = (
-                subprocess.Popen([sys.executable, "-c", program.format(gpu=gpu)], stdout=subprocess.PIPE, text=True)
-                for gpu in ("0", "1")
-            )
-            assert other.communicate(timeout=60)[0] == "in\n", "another GPU"
-            with pytest.raises(subprocess.TimeoutExpired):
-                mine.wait(1)
-        assert mine.communicate(timeout=60)[0] == "in\n"
-
-    asyncio.run(run())
+    async with alone_on(["0"]):
+        mine, other = (
+            subprocess.Popen([sys.executable, "-c", program.format(gpu=gpu)], stdout=subprocess.PIPE, text=True)
+            for gpu in ("0", "1")
+        )
+        assert other.communicate(timeout=60)[0] == "in\n", "another GPU"
+        with pytest.raises(subprocess.TimeoutExpired):
+            mine.wait(1)
+    assert mine.communicate(timeout=60)[0] == "in\n"
 
 
 def test_the_memory_an_engine_takes_is_the_configurations_or_vllms_own():
