@@ -148,41 +148,31 @@ def test_a_server_that_refuses_several_things_one_after_the_other():
     assert json.loads(message["content"].rpartition("\n")[2])["properties"].keys() == SCHEMA["properties"].keys()
 
 
-def test_requests_that_were_under_way_when_it_was_learnt_are_sent_again():
+async def test_requests_that_were_under_way_when_it_was_learnt_are_sent_again():
     holds, message, note = REFUSALS["no seed"]
     server_script = lambda index, body: Action(400, error_body(message), delay_s=0.1) if holds(body) else None  # noqa: E731
-
-    async def run(server):
+    with FakeOpenAI(server_script) as server:
         backend = client_of(server.base_url, "fake")
         replies = await asyncio.gather(*(backend.chat(asked(seed)) for seed in range(20)))
         await backend.close()
-        return replies
-
-    with FakeOpenAI(server_script) as server:
-        replies = asyncio.run(run(server))
     assert {reply.note for reply in replies} == {note}
 
 
-def test_replicas_of_a_deployment_share_what_they_learn():
+async def test_replicas_of_a_deployment_share_what_they_learn():
     """Each has a client of its own, and one limiter: what one has learnt, another need not guess."""
     refusals = [REFUSALS["no seed"], REFUSALS["a fixed temperature"]]
 
     def script(index, body):
         return next((Action(400, error_body(message)) for holds, message, _ in refusals if holds(body)), None)
 
-    async def run(server):
-        limiter, notes = TokenBucket(None), []
+    limiter, notes = TokenBucket(None), []
+    with FakeOpenAI(script) as server:
         for _ in range(2):
             backend = client_of(server.base_url, "fake", limiter=limiter, backoff_s=0.001)
-            before = server.n_requests
-            notes.append(((await backend.chat(asked())).note, server.n_requests - before))
+            notes.append(((await backend.chat(asked())).note, server.n_requests))
             await backend.close()
-        return notes
-
-    with FakeOpenAI(script) as server:
-        (first, n_first), (second, n_second) = asyncio.run(run(server))
-    assert first == second == "seed is not sent; temperature is not sent"
-    assert (n_first, n_second) == (3, 2)
+    learnt = "seed is not sent; temperature is not sent"
+    assert notes == [(learnt, 3), (learnt, 3 + 2)]
 
 
 @check_rows(
@@ -241,41 +231,31 @@ def test_a_property_that_is_called_as_a_keyword_stays():
 
 
 @check_rows("word, quote", product(ASKED, QUOTES))
-def test_a_refusal_that_quotes_the_prompt_changes_no_later_request(word, quote):
+async def test_a_refusal_that_quotes_the_prompt_changes_no_later_request(word, quote):
     """attack5.md, A2. In a job: tests/engine/jobs/test_answer.py."""
     question = ASKED[word]
     status, told = QUOTES[quote](question)
     refused = asked(messages=(("system", "Cite."), ("user", question)))
     with FakeOpenAI(lambda index, body: Action(status, told) if question in str(body["messages"]) else None) as server:
-
-        async def run():
-            backend = client_of(server.base_url, "fake", backoff_s=0.001)
-            with pytest.raises(ModelError, match=f"HTTP {status}"):
-                await backend.chat(refused)
-            reply = await backend.chat(asked())
-            await backend.close()
-            return reply
-
-        assert asyncio.run(run()).note == ""
+        backend = client_of(server.base_url, "fake", backoff_s=0.001)
+        with pytest.raises(ModelError, match=f"HTTP {status}"):
+            await backend.chat(refused)
+        assert (await backend.chat(asked())).note == ""
+        await backend.close()
     assert server.n_requests == 2
     assert {"temperature", "top_p", "seed"} < server.log[-1].body.keys()
     assert "maxLength" in keywords_in(server.log[-1].body)
 
 
-def test_a_change_is_kept_only_if_the_changed_request_succeeded():
+async def test_a_change_is_kept_only_if_the_changed_request_succeeded():
     """The server refuses one request whatever it says, and names a parameter (attack5.md, A2)."""
     told = {"error": {"message": "seed: odd", "param": "seed"}}
     with FakeOpenAI(lambda index, body: Action(400, told) if index < 2 else None) as server:
-
-        async def run():
-            backend = client_of(server.base_url, "fake", backoff_s=0.001)
-            with pytest.raises(ModelError, match="HTTP 400"):
-                await backend.chat(asked())
-            reply = await backend.chat(asked())
-            await backend.close()
-            return reply
-
-        assert asyncio.run(run()).note == ""
+        backend = client_of(server.base_url, "fake", backoff_s=0.001)
+        with pytest.raises(ModelError, match="HTTP 400"):
+            await backend.chat(asked())
+        assert (await backend.chat(asked())).note == ""
+        await backend.close()
     assert ["seed" in received.body for received in server.log] == [True, False, True]
 
 

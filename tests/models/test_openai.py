@@ -157,9 +157,9 @@ def test_giving_up_says_how_often_and_why(failure, reason):
     assert KEY not in str(error)
 
 
-def test_retry_after_holds_back_every_request_of_the_limiter():
-    async def run(server):
-        limiter = TokenBucket(None)
+async def test_retry_after_holds_back_every_request_of_the_limiter():
+    limiter = TokenBucket(None)
+    with FakeOpenAI(scripted(Action(503, error_body("busy"), {"Retry-After": "0.6"}))) as server:
         client, other = (client_of(server.base_url, "fake", backoff_s=0.001, limiter=limiter) for _ in range(2))
         first = asyncio.create_task(client.chat(request(0)))
         while server.n_requests == 0:
@@ -170,9 +170,6 @@ def test_retry_after_holds_back_every_request_of_the_limiter():
         )
         await client.close()
         await other.close()
-
-    with FakeOpenAI(scripted(Action(503, error_body("busy"), {"Retry-After": "0.6"}))) as server:
-        asyncio.run(run(server))
     assert server.n_requests == 8
     assert min(received.arrived_s for received in server.log[1:]) - server.log[0].arrived_s >= 0.6
 
@@ -587,17 +584,11 @@ def test_a_key_in_any_place_is_in_no_reply_error_or_identity(case):
     assert "s3cr3t" not in f"{identity} {error}"
 
 
-def test_a_models_name_of_several_lines_is_one():
+async def test_a_models_name_of_several_lines_is_one():
     with FakeOpenAI(models=["EVIL\n\nfake line\x1b[31m", "b"]) as server:
-
-        async def run():
-            backend = client_of(server.base_url, "b")
-            try:
-                return await backend.models()
-            finally:
-                await backend.close()
-
-        assert list(asyncio.run(run())) == ["EVIL fake line[31m", "b"]
+        backend = client_of(server.base_url, "b")
+        assert list(await backend.models()) == ["EVIL fake line[31m", "b"]
+        await backend.close()
 
 
 ECHOED = {

@@ -378,11 +378,10 @@ def test_replies_that_the_ledger_has_not_written_are_read_again_and_others_are_f
         assert [record["keys"] for record in records(tmp_path)] == [[request_key(request(7))]]
 
 
-def test_a_reply_counts_until_it_is_written_and_a_recorded_one_is_asked_again(tmp_path, monkeypatch):
+async def test_a_reply_counts_until_it_is_written_and_a_recorded_one_is_asked_again(tmp_path, monkeypatch):
     """A shard may die before it has written a reply; `--retry errors` asks one again that is written."""
     monkeypatch.setattr(run_batches, "_LOOKED_S", 0.0)
-
-    async def run(server, batches):
+    with provider() as (server, batches):
         backend = backend_of(server, tmp_path)
         first = await backend.chat(request(1))
         assert await backend.chat(request(1)) == first
@@ -392,12 +391,9 @@ def test_a_reply_counts_until_it_is_written_and_a_recorded_one_is_asked_again(tm
         assert len(batches.batches) == 2
         await backend.close()
 
-    with provider() as (server, batches):
-        asyncio.run(run(server, batches))
 
-
-def test_progress_says_batches_lines_and_age(tmp_path):
-    async def run(server):
+async def test_progress_says_batches_lines_and_age(tmp_path):
+    with provider(delay_s=0.5) as (server, _):
         backend = backend_of(server, tmp_path, {"gather_s": 0.3})
         calls = [asyncio.create_task(backend.chat(each)) for each in requests(3)]
         await asyncio.sleep(0.1)
@@ -409,10 +405,7 @@ def test_progress_says_batches_lines_and_age(tmp_path):
         while not backend.is_idle:
             await asyncio.sleep(0.01)
         await backend.close()
-        return [*said, str(backend.progress())]
-
-    with provider(delay_s=0.5) as (server, _):
-        said = asyncio.run(run(server))
+    said.append(str(backend.progress()))
     assert said == ["3 calls gathered", "1 batch, 0 of 3 lines done, 0 min since", ""]
 
 

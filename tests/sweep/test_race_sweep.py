@@ -98,6 +98,14 @@ def drive(race: SweepRace, n_steps: int = 10_000, lost=(), shown=None) -> list[t
     return asked
 
 
+def begin(loaded, n_steps: int = 0) -> SweepRace:
+    """A race that has begun and taken its first steps."""
+    race = SweepRace(plan_sweep(loaded))
+    race.begin()
+    drive(race, n_steps)
+    return race
+
+
 def by_name(race: SweepRace) -> dict[str, tuple[str, int]]:
     """Why each cell left, and the questions it has answered."""
     [table] = race.tables.values()
@@ -109,8 +117,7 @@ def log_of(race: SweepRace, act: str) -> list[dict]:
 
 
 def test_losers_leave_early_and_the_winner_alone_is_made_whole(load):
-    race, shown = SweepRace(plan_sweep(load())), []
-    race.begin()
+    race, shown = begin(load()), []
     assert race.count_answers(()) == (0, 3 * 120)
     asked = drive(race, shown=shown)
     left = by_name(race)
@@ -138,8 +145,7 @@ def test_losers_leave_early_and_the_winner_alone_is_made_whole(load):
 
 def test_a_bundle_says_why_cells_that_left_have_no_run(load, tmp_path):
     loaded = load()
-    race = SweepRace(plan_sweep(loaded))
-    race.begin()
+    race = begin(loaded)
     drive(race)
     [whole] = race.whole.values()
     answer(whole, race.order)
@@ -189,11 +195,9 @@ def test_what_a_race_cannot_be_is_said(load, race, message):
 
 
 def test_a_job_that_was_killed_between_shards_goes_on_and_asks_nothing_twice(load):
-    first = SweepRace(plan_sweep(load()))
-    first.begin()
+    first = begin(load())
     asked = drive(first, 3)
-    again = SweepRace(plan_sweep(load()))
-    again.begin()
+    again = begin(load())
     shown = []
     asked += drive(again, shown=shown)
     flat = [key for ids in asked for key in ids]
@@ -221,9 +225,7 @@ def test_a_job_that_was_killed_within_a_shard_asks_the_cells_that_lack_it(load):
 
 def test_a_person_stops_and_resumes_a_cell_and_both_are_replayed(load):
     loaded = load(race={"error": 0.0})
-    race = SweepRace(plan_sweep(loaded))
-    race.begin()
-    drive(race, 2)
+    race = begin(loaded, 2)
     assert steer_sweep(loaded.sweep.output, "stop", "4") == "top_k=4"
     drive(race, 3)
     assert by_name(race)["top_k=4"] == ("stopped", 2 * race.size)
@@ -245,9 +247,7 @@ def test_a_person_stops_and_resumes_a_cell_and_both_are_replayed(load):
 
 def test_a_request_of_nobody_running_waits_for_the_next_start(load):
     loaded = load()
-    race = SweepRace(plan_sweep(loaded))
-    race.begin()
-    drive(race, 2)
+    race = begin(loaded, 2)
     race.advance((), lambda: None)
     steer_sweep(loaded.sweep.output, "stop", "top_k=16")
     again = SweepRace(plan_sweep(loaded))
@@ -286,8 +286,7 @@ def test_cells_are_found_by_their_labels(load):
 def test_a_request_after_the_last_question_is_heard(load):
     """attack5, A17: near ties survive to the end, and a resume of then was never done."""
     loaded = load(axes={"kohaku.top_k": [1, 2, 4, 16, 32]})
-    race = SweepRace(plan_sweep(loaded))
-    race.begin()
+    race = begin(loaded)
     drive(race)
     assert by_name(race)["top_k=1"][0] == "beaten"
     assert sum(not left for left, _ in by_name(race).values()) > 1, "two go on to the end"
@@ -305,9 +304,7 @@ def test_a_request_after_the_last_question_is_heard(load):
 def test_a_damaged_shard_is_asked_again_and_no_cell_is_scored_by_it(load, damage):
     """attack5, A9 and A10: missing rows counted as wrong answers, and the cell was dropped."""
     loaded = load()
-    race = SweepRace(plan_sweep(loaded))
-    race.begin()
-    drive(race, 2)
+    race = begin(loaded, 2)
     shard = next(Path(race.output, "race").glob("*/*"))
     file = shard / ("run.json" if damage == "odd counts" else "submission.csv")
     text = file.read_text()
@@ -346,20 +343,17 @@ def test_a_finished_run_that_was_changed_is_refused_by_the_race_and_the_tables(l
 def test_a_position_in_the_log_is_bounded_by_the_questions(load):
     """attack5, A13: no request was ever done after a line of 10^30 questions."""
     loaded = load()
-    race = SweepRace(plan_sweep(loaded))
-    race.begin()
+    race = begin(loaded)
     race.log.append("seen", questions=10**30, in_race={})
     steer_sweep(loaded.sweep.output, "stop", "top_k=4")
-    again = SweepRace(plan_sweep(loaded))
-    again.begin()
+    again = begin(loaded)
     drive(again)
     assert log_of(again, "done")
 
 
 def test_garbage_in_the_log_is_passed_over_and_counted(load):
     loaded = load()
-    race = SweepRace(plan_sweep(loaded))
-    race.begin()
+    race = begin(loaded)
     lines = [
         '{"act": "stop"',
         "\x00\xff",
@@ -548,8 +542,7 @@ def test_a_race_goes_on_where_its_working_directory_was_unpacked_anew(load, tmp_
 
 
 def test_the_page_of_a_race_shows_it_and_reloads_while_it_runs(load, tmp_path):
-    race, shown = SweepRace(plan_sweep(load(title="<b>Depth</b>"))), []
-    race.begin()
+    race, shown = begin(load(title="<b>Depth</b>")), []
     drive(race, shown=shown)
     page = Path(write_race(shown[2], str(tmp_path))).read_text()
     assert '<meta http-equiv="refresh"' in page
@@ -597,8 +590,7 @@ def test_ticks_are_round_numbers(low, high, ticks):
 
 def test_the_command_writes_requests_from_another_shell(load, tmp_path, capsys):
     loaded = load()
-    race = SweepRace(plan_sweep(loaded))
-    race.begin()
+    race = begin(loaded)
     command = ["sweep", loaded.where, "--base", "demo"]
     assert main([*command, "--stop", "top_k=4"]) == 0
     assert "stop top_k=4: read before the next shard" in capsys.readouterr().out
