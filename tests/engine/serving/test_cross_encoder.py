@@ -78,7 +78,7 @@ def test_a_model_in_half_precision_scores_nearly_the_same(model, pairs, expected
     assert deployment.model_identity == f'cross_encoder:{model} [null,128,"bfloat16"]'
 
 
-async def test_a_replica_takes_calls_while_it_scores_and_scores_them_together(model, pairs, expected):
+def test_a_replica_takes_calls_while_it_scores_and_scores_them_together(model, pairs, expected):
     replica, entered, free = PairReplica(CrossEncoderConfig(model=model, max_tokens=128)), [], threading.Event()
     predict = replica._model.predict
 
@@ -88,16 +88,20 @@ async def test_a_replica_takes_calls_while_it_scores_and_scores_them_together(mo
         return predict(batch, **settings)
 
     replica._model.predict = held
-    scoring = asyncio.gather(replica.rank(pairs[:3]), replica.rank(pairs[3:5]))
-    while not entered:
-        await asyncio.sleep(0.01)
-    left = asyncio.create_task(replica.rank(pairs[:40]))
-    scoring = asyncio.gather(scoring, replica.rank(pairs[5:9]), replica.rank(pairs[9:10]))
-    await asyncio.sleep(0)
-    left.cancel()
-    free.set()
-    first, *more = await scoring
-    np.testing.assert_allclose(np.concatenate([*first, *more]), expected[:10], atol=1e-5)
+
+    async def ask() -> list[list[float]]:
+        scoring = asyncio.gather(replica.rank(pairs[:3]), replica.rank(pairs[3:5]))
+        while not entered:
+            await asyncio.sleep(0.01)
+        left = asyncio.create_task(replica.rank(pairs[:40]))
+        scoring = asyncio.gather(scoring, replica.rank(pairs[5:9]), replica.rank(pairs[9:10]))
+        await asyncio.sleep(0)
+        left.cancel()
+        free.set()
+        first, *more = await scoring
+        return [*first, *more]
+
+    np.testing.assert_allclose(np.concatenate(asyncio.run(ask())), expected[:10], atol=1e-5)
     assert entered == [5, 5], "what waits while the model works is one batch, without the call that was given up"
 
 
@@ -131,10 +135,14 @@ def slow(application, model, tmp_path_factory) -> tuple[str, Path, Path]:
     serve.delete("slow")
 
 
-async def test_concurrent_callers_share_a_batch(slow, pairs, expected):
+def test_concurrent_callers_share_a_batch(slow, pairs, expected):
     name, notes, awaited = slow
     awaited.write_text("20")
-    results = await asyncio.gather(*(rank_pairs(name, pairs[start : start + 3]) for start in range(0, 60, 3)))
+
+    async def ask():
+        return await asyncio.gather(*(rank_pairs(name, pairs[start : start + 3]) for start in range(0, 60, 3)))
+
+    results = asyncio.run(ask())
     sizes = [int(note.name.split()[1]) for note in notes.iterdir()]
     assert sum(sizes) == 60
     assert len(sizes) <= 2, "what comes during the first batch is the second, and no batch is made beside it"
@@ -142,24 +150,32 @@ async def test_concurrent_callers_share_a_batch(slow, pairs, expected):
     np.testing.assert_allclose(np.concatenate(results), expected[:60], atol=1e-5)
 
 
-async def test_a_call_whose_replica_dies_is_made_again(slow, pairs, expected):
+def test_a_call_whose_replica_dies_is_made_again(slow, pairs, expected):
     name, notes, awaited = slow
     awaited.write_text("1000")
     n_before = len(list(notes.iterdir()))
-    asked = asyncio.create_task(rank_pairs(name, pairs[:3]))
-    while len(list(notes.iterdir())) == n_before:
-        await asyncio.sleep(0.02)
-    [replica] = [process for title, process in our_processes() if title.startswith(f"ray::ServeReplica:{name}:")]
-    replica.kill()
-    awaited.write_text("1")
-    np.testing.assert_allclose(await asked, expected[:3], atol=1e-5)
+
+    async def ask():
+        asked = asyncio.create_task(rank_pairs(name, pairs[:3]))
+        while len(list(notes.iterdir())) == n_before:
+            await asyncio.sleep(0.02)
+        [replica] = [process for title, process in our_processes() if title.startswith(f"ray::ServeReplica:{name}:")]
+        replica.kill()
+        awaited.write_text("1")
+        return await asked
+
+    np.testing.assert_allclose(asyncio.run(ask()), expected[:3], atol=1e-5)
     assert len(list(notes.iterdir())) == n_before + 2, "the call was under way when its replica died"
 
 
-async def test_each_distinct_pair_is_scored_once_per_retriever(application, sample_config, pairs, expected):
+def test_each_distinct_pair_is_scored_once_per_retriever(application, sample_config, pairs, expected):
     index = LocalIndex.open(sample_config(), score=rank_pairs)
-    callers = [pairs[:40], pairs[20:60], [*pairs[:10], *pairs[:10]]]
-    first, second, doubled = await asyncio.gather(*(index.rank_pairs(some, application) for some in callers))
+
+    async def ask():
+        callers = [pairs[:40], pairs[20:60], [*pairs[:10], *pairs[:10]]]
+        return await asyncio.gather(*(index.rank_pairs(some, application) for some in callers))
+
+    first, second, doubled = asyncio.run(ask())
     assert index.counted == {(COUNTED, "asked"): 100, (COUNTED, "computed"): 60}
     np.testing.assert_allclose(first, expected[:40], atol=1e-5)
     np.testing.assert_allclose(second, expected[20:60], atol=1e-5)
