@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -21,6 +24,13 @@ WAY_OUT = {
     "playwright": "the dev extra has it",
     "vllm": "make setup with PIP_FIND_LINKS naming a CPU torch",
 }
+
+
+def loaded_after(code: str, *modules: str) -> set[str]:
+    """Of these modules and packages, those that a new process has imported after some code."""
+    check = f"{code}\nimport sys, json; print(json.dumps([m for m in {modules!r} if m in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
 
 
 def needs(package: str) -> pytest.MarkDecorator:
