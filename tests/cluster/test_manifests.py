@@ -239,6 +239,28 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 """Those that the project allows."""
 
 
+def asking_an_index(command: list[Any]) -> str:
+    """What a command writes to stderr that asks a package index; the test is skipped where none can be reached."""
+    given = {"UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", ""), **os.environ}  # as in the Makefile
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=given)
+    if "error sending request" in done.stderr:
+        pytest.skip("no package index can be reached")
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def made_by(target: str) -> str:
+    """The commands of a target of the Makefile."""
+    command = ["make", "--dry-run", "--always-make", target]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.replace("\\\n", " ")
+
+
+def installing(target: str) -> str:
+    """The line of a target that installs packages."""
+    [line] = [step.strip() for step in made_by(target).splitlines() if "uv pip install" in step]
+    return line
+
+
 def resolved(line: str, tmp_path: Path) -> set[str]:
     """Names of the packages that a line ``uv pip install …`` would bring into an empty environment."""
     uv, venv = Path(sys.executable).with_name("uv"), str(tmp_path / "venv")
@@ -246,13 +268,8 @@ def resolved(line: str, tmp_path: Path) -> set[str]:
     words = [word for word in shlex.split(line)[3:] if word not in ("--system", "--no-cache")]
     if "--python" in words:
         del words[(index := words.index("--python")) : index + 2]
-    command = [uv, "pip", "install", "--dry-run", "--python", venv, *words]
-    env = {"UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", ""), **os.environ}  # as in the Makefile
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=env)
-    if "error sending request" in done.stderr:
-        pytest.skip("no package index can be reached")
-    assert done.returncode == 0, done.stderr
-    return set(re.findall(r"^ \+ ([\w.-]+)", done.stderr, re.MULTILINE))
+    told = asking_an_index([uv, "pip", "install", "--dry-run", "--python", venv, *words])
+    return set(re.findall(r"^ \+ ([\w.-]+)", told, re.MULTILINE))
 
 
 def test_every_package_of_the_image_has_hashes_and_the_project_alone_comes_without():
@@ -273,11 +290,7 @@ def test_the_image_gets_one_faiss_and_torchvision_and_the_environment_for_cpus_n
         image = {name for line in lines for name in resolved(f"{line} --python-version {version}", tmp_path)}
         assert {"faiss-gpu", "vllm", "torchvision"} <= image
         assert "faiss-cpu" not in image
-    steps = subprocess.run(
-        ["make", "--dry-run", "--always-make", "setup"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.replace("\\\n", " ")
-    [line] = [step.strip() for step in steps.splitlines() if "uv pip install" in step]
-    here = resolved(line, tmp_path)
+    here = resolved(installing("setup"), tmp_path)
     assert {"faiss-cpu", "ray"} <= here
     assert not {"faiss-gpu", "torchvision", "torchaudio", "torchcodec"} & here
 
@@ -292,12 +305,8 @@ def test_every_python_that_the_project_allows_has_binary_packages_for_cpus_and_g
     for name in ("UV_FIND_LINKS", "PIP_FIND_LINKS"):
         monkeypatch.delenv(name, raising=False)
     for target, packages in (("setup", {"faiss-cpu", "ray"}), ("bench-gpu", {"faiss-gpu", "vllm"})):
-        steps = subprocess.run(
-            ["make", "--dry-run", "--always-make", target], cwd=ROOT, capture_output=True, text=True, check=True
-        ).stdout.replace("\\\n", " ")
-        [line] = [step.strip() for step in steps.splitlines() if "uv pip install" in step]
-        line += f" --python-version {version}.9 --only-binary :all: --no-binary kohaku-ray"
-        assert packages <= resolved(line, tmp_path)
+        there = f"--python-version {version}.9 --only-binary :all: --no-binary kohaku-ray"
+        assert packages <= resolved(f"{installing(target)} {there}", tmp_path)
 
 
 @pytest.mark.parametrize("name", [name for name in KUBERAY if name != "rayjob-index.yaml"])
@@ -456,9 +465,7 @@ def test_one_line_says_which_pythons_the_project_runs_on():
     assert minors == list(range(newest, beyond)) == [int(version.split(".")[1]) for version in PYTHONS]
     assert f"Python {least}.{newest} to {below}.{beyond - 1}" in (ROOT / "README.md").read_text()
     for target in ("setup", "bench-gpu"):
-        steps = subprocess.run(
-            ["make", "--dry-run", "--always-make", target], cwd=ROOT, capture_output=True, text=True, check=True
-        ).stdout
+        steps = made_by(target)
         assert steps.index("scripts/make_environment.py") < steps.index("pip install"), "before anything is installed"
 
 
@@ -546,11 +553,7 @@ def test_the_lower_bounds_of_an_extra_exist_and_go_together(extra, tmp_path):
     command = [Path(sys.executable).with_name("uv"), "pip", "compile", "--quiet", "--python", sys.executable]
     command += ["--resolution", "lowest-direct", "--constraint", str(tmp_path / "least.txt"), "--override", overrides]
     command += ["pyproject.toml", *(["--extra", extra] if extra else [])]
-    env = {"UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", ""), **os.environ}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=env)
-    if "error sending request" in done.stderr:
-        pytest.skip("no package index can be reached")
-    assert done.returncode == 0, done.stderr
+    asking_an_index(command)
 
 
 @pytest.mark.slow
@@ -559,17 +562,13 @@ def test_the_least_versions_that_the_project_asks_for_are_enough(tmp_path):
     """Every module imports, S3 opens (not with pyarrow 20), GGUF keeps its tokenizer (not with transformers 5.17)."""
     uv, venv = Path(sys.executable).with_name("uv"), tmp_path / "venv"
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(venv)], check=True)
-    python, env = str(venv / "bin" / "python"), {"UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", ""), **os.environ}
+    python = str(venv / "bin" / "python")
     given = ["--constraint", str(tmp_path / "here.txt"), "--override", "overrides.txt", ".[cpu,transformers,office]"]
     # Of torch there is one version; the build that is here is not downloaded again.
     (tmp_path / "here.txt").write_text(f"torch=={importlib.metadata.version('torch')}\n")
     tools = ["pytest", "pytest-timeout", "hypothesis", "moto[server]"]
     for packages in (["--resolution", "lowest-direct", *given], tools):
-        command = [uv, "pip", "install", "--quiet", "--python", python, *packages]
-        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-        if "error sending request" in done.stderr:
-            pytest.skip("no package index can be reached")
-        assert done.returncode == 0, done.stderr
+        asking_an_index([uv, "pip", "install", "--quiet", "--python", python, *packages])
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([python, "-c", LOWEST], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.stdout.endswith("imported\n"), done.stderr[-2000:]
