@@ -1,6 +1,6 @@
 """The index job against `SentenceTransformer.encode`: the same unique sentences, the same machine, the same run.
 
-    python benchmarks/index.py [--rounds N] [--steady] [--config configs/wattbot.yaml] [--set KEY=VALUE]
+    python benchmarks/index.py [--rounds N] [--steady] [--texts 2000] [--config configs/wattbot.yaml] [--set KEY=VALUE]
 
 The job is a whole process: start-up, parsing, encoding, propagation, FAISS, BM25 and writing. The peer is one process
 that loads the model and calls `encode` with its default batch size; its start-up counts too. The gain of its best batch
@@ -8,7 +8,7 @@ size is measured on a sample. Before the measurement both run on a few texts, so
 a cold disk. Job and peer take turns, round by round; the median counts.
 
 `--steady` measures the encoder alone: two processes of one thread each, ours (texts in, vectors out) and the bare model
-(the same token batches, forward only) in turns.
+(the same token batches, forward only) in turns, on at most `--texts` of the texts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ DEFAULT_BATCH = 32
 LIMIT_GIB = 2.5
 WANTED_RATIO = 1.3
 WANTED_OF_BARE = 0.90
-N_STEADY = 2000
 LONGEST_STEADY = 250
 """Tokens of a text that fits any model's window: the bare model truncates longer texts, ours does not."""
 N_PROCESSES = 2
@@ -77,6 +76,7 @@ def main() -> int:
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--steady", action="store_true", help="only the encoder")
+    parser.add_argument("--texts", type=int, default=2000, help="of the encoder alone, at most")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         overrides = [*arguments.overrides, f"index.path={scratch}/index"]
@@ -85,7 +85,7 @@ def main() -> int:
         if arguments.steady:
             lengths = token_counter(config.index.encoder.model, config.index.encoder.revision)(texts)
             fitting = [text for text, n in zip(texts, lengths, strict=True) if n < LONGEST_STEADY]
-            return steady(config, fitting[:: max(len(fitting) // N_STEADY, 1)][:N_STEADY])
+            return steady(config, fitting[:: max(len(fitting) // arguments.texts, 1)][: arguments.texts])
         is_kept = whole_jobs(arguments.config, overrides, config, texts, Path(scratch), arguments.rounds)
     return 0 if is_kept else 1
 

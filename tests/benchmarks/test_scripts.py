@@ -34,7 +34,7 @@ SCRIPTS = {
     "hybrid_speed": (["--paragraphs", "400", "--questions", "4", "--plain", "1", "--rounds", "1"], [slow]),
     "image_encoder": (["--images", "4", "--rounds", "1", "--layers", "1"], [slow]),
     "images": (["--pages", "2", "--words", "50", "--rounds", "1"], [slow]),
-    "index": (["--steady", "--config", "demo"], [slow]),
+    "index": (["--steady", "--texts", "40", "--config", "demo"], [slow]),
     "ledger": (["--entries", "2000", "--rows", "500"], []),
     "mixed": (["--subsamples", "2"], [slow, data]),
     "page": (["--questions", "40", "--members", "2", "--starts", "1"], [slow]),
