@@ -14,7 +14,7 @@ from typing import Any
 import ray
 
 from kohaku_ray.engine.errors import Refused, ray_get
-from kohaku_ray.engine.serving.handles import CallOutcome, batch_actor_name
+from kohaku_ray.engine.serving.handles import CallOutcome, answer_together, batch_actor_name
 from kohaku_ray.engine.serving.limiter import detached_actor
 from kohaku_ray.errors import KohakuRayError, ModelError
 from kohaku_ray.models.openai import OpenAIConfig, TokenBucket
@@ -29,6 +29,10 @@ IDLE_EXIT_S = 300.0
 
 BEAT_S = 60.0
 """Seconds between a job's heartbeats."""
+
+TELL_EVERY_S = 10.0
+"""Longest time that a reply waits for its siblings' before a ledger's shard is told of it: they lie all over a file,
+which is read in seconds, and another file takes hours."""
 
 MOST_CALLS = 100_000
 """Calls to the actor at once: each has the members of a question."""
@@ -50,10 +54,10 @@ class BatchActor:
             self._watch = asyncio.create_task(self._end_idle())
         await self._backend.open()
 
-    async def ask_all(self, requests: Sequence[ChatRequest]) -> list[CallOutcome]:
+    async def ask_all(self, requests: Sequence[ChatRequest], shard: str | None = None) -> list[CallOutcome]:
         """Answer requests; see ``Together.ask_all``."""
         await self.beat()
-        return await asyncio.gather(*map(self._ask, requests))
+        return await answer_together(self._ask, requests, shard, TELL_EVERY_S)
 
     async def progress(self) -> BatchProgress:
         """Say what is under way."""

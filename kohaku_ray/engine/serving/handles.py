@@ -95,7 +95,7 @@ class Handles:
         if application.startswith(IN_SHARDS):
             return await _baseline(application).ask_all(requests)
         if application.startswith(BY_BATCH):
-            return await ask_by_batch(application, self._ledger, requests)
+            return await ask_by_batch(application, self._ledger, requests, shard)
         return await self.call(application, lambda handle: ask_together(handle, requests, shard), requests[0].model)
 
     async def cache_tokens(self, application: str) -> int | None:
@@ -146,13 +146,7 @@ class Together:
                 outcome = Refused.of(ModelError(f"{request.model}: the backend broke: {message_of(error)}"))
             return outcome, time.perf_counter() - began
 
-        calls = [asyncio.ensure_future(ask(request)) for request in requests]
-        telling = asyncio.ensure_future(_tell(shard, requests, calls)) if shard is not None and len(calls) > 1 else None
-        try:
-            return await asyncio.gather(*calls)
-        finally:
-            if telling is not None:
-                telling.cancel()
+        return await answer_together(ask, requests, shard, TELL_EVERY_S)
 
 
 class Metered(Together):
@@ -179,11 +173,31 @@ def _baseline(application: str) -> Metered:
     return Metered(settings.make_backend(), settings.max_ongoing)
 
 
-async def _tell(shard: str, requests: Sequence[ChatRequest], calls: Sequence[asyncio.Future[CallOutcome]]) -> None:
-    """Send the outcomes that are there to a shard, again and again: one call may outlast its siblings by minutes."""
+async def answer_together(
+    ask: Callable[[ChatRequest], Awaitable[CallOutcome]],
+    requests: Sequence[ChatRequest],
+    shard: str | None,
+    every_s: float,
+) -> list[CallOutcome]:
+    """Answer requests at once; the actor of a ledger's ``shard`` is told of replies that others outlast by so long."""
+    calls, telling = [asyncio.ensure_future(ask(request)) for request in requests], None
+    if shard is not None and len(calls) > 1:
+        telling = asyncio.ensure_future(_tell(shard, requests, calls, every_s))
+    try:
+        return await asyncio.gather(*calls)
+    finally:
+        if telling is not None:
+            telling.cancel()
+
+
+async def _tell(
+    shard: str, requests: Sequence[ChatRequest], calls: Sequence[asyncio.Future[CallOutcome]], every_s: float
+) -> None:
+    """Send the outcomes that are there to a shard: a call outlasts its siblings by minutes, in batches by hours."""
     left = dict(zip(map(request_key, requests), calls, strict=True))
     while left:
-        await asyncio.sleep(TELL_EVERY_S)
+        await asyncio.wait(left.values(), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(every_s)
         arrived = {key: left.pop(key).result() for key, call in [*left.items()] if call.done() and not call.exception()}
         if arrived:
             with suppress(Exception):  # it gets them again with the others'
@@ -203,7 +217,9 @@ def batch_actor_name(application: str, path: str) -> str:
     return f"{application}-{digest([path], 8)}"
 
 
-async def ask_by_batch(application: str, path: str, requests: Sequence[ChatRequest]) -> list[CallOutcome]:
+async def ask_by_batch(
+    application: str, path: str, requests: Sequence[ChatRequest], shard: str | None = None
+) -> list[CallOutcome]:
     """Ask the actor of an application.
 
     Raises:
@@ -213,7 +229,7 @@ async def ask_by_batch(application: str, path: str, requests: Sequence[ChatReque
     for attempt in range(REPLICA_TRIES):
         try:
             actor = await asyncio.to_thread(ray.get_actor, batch_actor_name(application, path), NAMESPACE)
-            outcomes: list[CallOutcome] = await actor.ask_all.remote(requests)
+            outcomes: list[CallOutcome] = await actor.ask_all.remote(requests, shard)
             return outcomes
         except (ValueError, RayError) as error:  # it starts again, and finds what it has sent
             last = error

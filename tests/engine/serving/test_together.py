@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from kit.fake_batches import EXPIRED, FakeBatches
+from kit.fake_openai import FakeOpenAI
 
 from kohaku_ray.engine.errors import Refused, ReplicaLostError
-from kohaku_ray.engine.serving import handles
+from kohaku_ray.engine.serving import batches, handles
+from kohaku_ray.engine.serving.batches import BatchActor
 from kohaku_ray.engine.serving.handles import Together
 from kohaku_ray.errors import ContextOverflowError, ModelError, UnfinishedReplyError
+from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
 
@@ -74,8 +78,9 @@ def test_a_replica_that_is_lost_answers_none():
         ask_all("a", ReplicaLostError("gone"))
 
 
-def test_a_shard_is_told_of_replies_that_a_slow_call_outlasts(monkeypatch):
-    """A kill while one member is still waited for must not lose what the others' calls have cost."""
+@pytest.fixture
+def told(monkeypatch) -> list[tuple[str, dict]]:
+    """What shards are told early."""
     told: list[tuple[str, dict]] = []
 
     class Actor:
@@ -88,6 +93,11 @@ def test_a_shard_is_told_of_replies_that_a_slow_call_outlasts(monkeypatch):
 
     monkeypatch.setattr(handles, "TELL_EVERY_S", 0.05)
     monkeypatch.setattr(handles.ray, "get_actor", Actor)
+    return told
+
+
+def test_a_shard_is_told_of_replies_that_a_slow_call_outlasts(told):
+    """A kill while one member is still waited for must not lose what the others' calls have cost."""
     texts = ["a", "b", *[""] * 8, "slow"]
     requests = [ChatRequest("model m", (("user", "?"),), 0.7, 1.0, 64, seed) for seed in (0, 1, 10)]
     outcomes = asyncio.run(Replica(*texts).ask_all(requests, "ledger-1-0"))
@@ -96,3 +106,25 @@ def test_a_shard_is_told_of_replies_that_a_slow_call_outlasts(monkeypatch):
     told.clear()
     asyncio.run(Replica(*texts).ask_all(requests[:2], "ledger-1-0"))
     assert told == [], "replies that come together are one message"
+
+
+def test_a_shard_is_told_of_a_batchs_replies_while_another_file_asks_what_expired(told, tmp_path, monkeypatch):
+    """Which takes hours: a shard that died meanwhile asked, and paid, the replies again that it had not got."""
+    monkeypatch.setattr(batches, "TELL_EVERY_S", 0.05)
+    batch = {"gather_s": 0.3, "poll_s": 0.02}
+    requests = [ChatRequest("fake", (("user", f"[ref_id=a] {seed}?"),), 0.7, 1.0, 64, seed) for seed in range(3)]
+    late, *others = map(request_key, requests)
+
+    def play(file, line):
+        return EXPIRED if file.index == 0 and line["custom_id"] == late else None
+
+    with FakeOpenAI(batches=FakeBatches(line=play)) as server:
+        deployment = OpenAIConfig(base_url=server.base_url, model="fake", api_key_env=None, batch=batch)
+
+        async def run():
+            return await BatchActor(str(tmp_path), deployment).ask_all(requests, "ledger-1-0")
+
+        outcomes = asyncio.run(run())
+        assert [len(file) for file in server.batches.files] == [3, 1]
+    assert all(isinstance(reply, Reply) for reply, _ in outcomes)
+    assert [(name, set(texts)) for name, texts in told] == [("ledger-1-0", set(others))]
