@@ -3,7 +3,9 @@
 NLTK's own ``__init__`` imports all of it, with scikit-learn and scipy.stats: 1.4 s of CPU and 125 MiB in a process that
 splits a text, where Punkt alone takes 0.06 s. sentence-transformers imports scikit-learn for one
 distance, 0.65 s and 31 MiB per encoder, and datasets for its trainers and, where a model is loaded, for its version in
-the model's card, 0.6 s and 85 MiB. On the demo, `index` and `answer` twice with and without the first two, all
+the model's card, 0.6 s and 85 MiB. transformers imports torch's compiler
+for decorators and its tensors on several GPUs, 470 modules: on a busy machine a model loaded, torch being there, in 2.8
+instead of 4.7 s of CPU. On the demo, `index` and `answer` twice with and without the first two, all
 processes took 62 and 70 instead of 71 and 72 s of CPU, and Ray's workers 2,703 and 2,762 instead of 2,935 and
 2,936 MiB of their own.
 """
@@ -24,6 +26,8 @@ from typing import Any
 
 _LOCK = threading.Lock()
 _CORPORA = "nltk.corpus"  # readers of data that is not there; stemmers import them for their word lists
+_COMPILER = "torch._dynamo"
+_DECORATORS = ("allow_in_graph", "assume_constant_result", "disable")
 _NOT_ENCODING = ("sklearn", "sklearn.metrics", "datasets")
 
 
@@ -33,6 +37,22 @@ class _Absent(ModuleType):
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
             raise AttributeError(name)
+
+
+class _WithoutCompiler(ModuleType):
+    """``torch._dynamo`` for a process that compiles nothing: decorators change nothing, other names load the real one.
+
+    Its submodules are the real ones.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in _DECORATORS:
+            return lambda function=None, *_, **__: function or (lambda decorated: decorated)
+        if sys.modules.get(_COMPILER) is self:
+            del sys.modules[_COMPILER]
+        return getattr(importlib.import_module(_COMPILER), name)
 
 
 @cache
@@ -63,20 +83,42 @@ def nltk_module(name: str) -> Any:
 
 @contextmanager
 def for_encoding_alone() -> Iterator[None]:
-    """Import sentence-transformers in the block, and load its models, without scikit-learn and datasets.
+    """Import sentence-transformers and load its models without scikit-learn, datasets and torch's compiler.
 
-    What that library took from them is None; a later import of them imports the real ones. Code of a model's own, which
-    may need them, is loaded outside.
+    What that library took from the first two is None; a later import of them imports the real ones. The compiler is
+    not told what to leave alone, and transformers, where this imports it, takes torch for one without its distributed
+    part: an encoder is one process. Code of a model's own, which may need them, is loaded outside.
     """
     with _LOCK:
         there = {name.partition(".")[0] for name in _NOT_ENCODING if name in sys.modules}
-        absent = [name for name in _NOT_ENCODING if name.partition(".")[0] not in there]
-        for name in absent:
-            sys.modules[name] = _Absent(name)
-            sys.modules[name].__spec__ = ModuleSpec(name, None)  # transformers looks for it
-            sys.modules[name].__version__ = ""  # type: ignore[attr-defined]  # in a model's card, which is never written
+        left_out: list[ModuleType] = [_Absent(name) for name in _NOT_ENCODING if name.partition(".")[0] not in there]
+        for module in left_out:
+            module.__spec__ = ModuleSpec(module.__name__, None)  # transformers looks for it
+            module.__version__ = ""  # type: ignore[attr-defined]  # in a model's card, which is never written
+        if _COMPILER not in sys.modules:
+            compiler = _WithoutCompiler(_COMPILER)
+            compiler.__path__ = [
+                os.path.join(folder, "_dynamo") for folder in importlib.import_module("torch").__path__
+            ]
+            left_out.append(compiler)
+        sys.modules.update({module.__name__: module for module in left_out})
         try:
+            if "transformers" not in sys.modules:
+                _leave_out_distributed()
             yield
         finally:
-            for name in absent:
-                del sys.modules[name]
+            for module in left_out:
+                if sys.modules.get(module.__name__) is module:
+                    del sys.modules[module.__name__]
+
+
+def _leave_out_distributed() -> None:
+    """Import transformers and let it ask whether torch has its distributed part; it remembers the answer, no."""
+    from torch import distributed
+    from transformers.utils import is_torch_distributed_available
+
+    usual, distributed.is_available = distributed.is_available, lambda: False
+    try:
+        is_torch_distributed_available()
+    finally:
+        distributed.is_available = usual

@@ -53,7 +53,7 @@ ANSWER_JOB = "from kohaku_ray.engine.jobs.answer import run_answer"
         (VOTER, {*SLOW, *PARSERS, "kohaku_ray.config", "kohaku_ray.index.store", "ray.serve"}),
         (RETRIEVER, {*SLOW - {"httpx"}, *PARSERS, "ray.serve"}),
         (REMOTE, {*SLOW - {"fastapi", "httpx"}, *PARSERS}),  # Serve imports the first
-        (ENCODER, {"datasets", "sklearn"}),
+        (ENCODER, {"datasets", "pandas", "sklearn", "torch._dynamo", "torch._inductor", "torch.distributed.tensor"}),
         (ANSWER_JOB, {*SLOW - {"httpx"}, *PARSERS, "ray.data", "ray.serve"}),
     ],
     ids=[
