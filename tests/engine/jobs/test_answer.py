@@ -318,7 +318,8 @@ def test_a_budget_ends_the_asking_and_a_larger_one_goes_on(
 ):
     monkeypatch.setattr(answer_job, "run_answer", run_answer)
 
-    with FakeOpenAI(lambda index, body: Action(delay_s=0.3)) as server:
+    delays = [0.3]  # seconds per call while the budget is to end; the rest need not wait
+    with FakeOpenAI(lambda index, body: Action(delay_s=delays[-1])) as server:
         flags = ["ensemble.members=3", "deployments.fake.max_ongoing=2"]
         config = sample_config(*fake(server), *flags, "questions.limit=30", "budget.tokens=2_000")
         keep_up(config.used_deployments)
@@ -340,6 +341,7 @@ def test_a_budget_ends_the_asking_and_a_larger_one_goes_on(
         assert main(["answer", str(tmp_path / "config.yaml")]) == 3
         assert server.n_requests == n_first
         assert f"budget.tokens is 2,000 and {spent:,} were spent" in capsys.readouterr().out
+        delays.append(0.0)
         assert main(["answer", str(tmp_path / "config.yaml"), "--set", "budget.tokens=1_000_000"]) == 0
         assert server.n_requests == 120, "each call was made once"
         facts = json.loads(Path(config.run, "run.json").read_text())
