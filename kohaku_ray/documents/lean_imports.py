@@ -3,11 +3,10 @@
 NLTK's own ``__init__`` imports all of it, with scikit-learn and scipy.stats: 1.4 s of CPU and 125 MiB in a process that
 splits a text, where Punkt alone takes 0.06 s. sentence-transformers imports scikit-learn for one
 distance, 0.65 s and 31 MiB per encoder, and datasets for its trainers and, where a model is loaded, for its version in
-the model's card, 0.6 s and 85 MiB. transformers imports torch's compiler
-for decorators and its tensors on several GPUs, 470 modules: on a busy machine a model loaded, torch being there, in 2.8
-instead of 4.7 s of CPU. On the demo, `index` and `answer` twice with and without the first two, all
-processes took 62 and 70 instead of 71 and 72 s of CPU, and Ray's workers 2,703 and 2,762 instead of 2,935 and
-2,936 MiB of their own.
+the model's card, 0.6 s and 85 MiB. transformers imports torch's compiler for decorators and its tensors on several
+GPUs, 470 modules: on a busy machine a model loaded, torch being there, in 2.8 instead of 4.7 s of CPU. On the demo,
+`index` and `answer` twice with and without the first two, all processes took 62 and 70 instead of 71 and 72 s of CPU,
+and Ray's workers 2,703 and 2,762 instead of 2,935 and 2,936 MiB of their own.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -114,11 +113,10 @@ def for_encoding_alone() -> Iterator[None]:
 
 def _leave_out_distributed() -> None:
     """Import transformers and let it ask whether torch has its distributed part; it remembers the answer, no."""
-    from torch import distributed
-    from transformers.utils import is_torch_distributed_available
-
-    usual, distributed.is_available = distributed.is_available, lambda: False
+    distributed, utils = importlib.import_module("torch.distributed"), importlib.import_module("transformers.utils")
+    usual, distributed.is_available = distributed.is_available, lambda: False  # type: ignore[attr-defined]
     try:
-        is_torch_distributed_available()
+        with suppress(AttributeError):  # a version that asks in another way takes the seconds
+            utils.is_torch_distributed_available()
     finally:
-        distributed.is_available = usual
+        distributed.is_available = usual  # type: ignore[attr-defined]
