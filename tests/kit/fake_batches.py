@@ -105,6 +105,13 @@ class FakeBatches:
                 return Action(body=files[found[1]]) if found[1] in files else not_found(path)
         return not_found(path)
 
+    def end(self) -> None:
+        """End all batches, and later ones at once."""
+        with self.lock:
+            self.delay_s = 0.0
+            for batch in self.batches:
+                batch.ends = min(batch.ends, time.time())
+
     @property
     def files(self) -> list[list[str]]:
         """The custom ids of each batch's lines."""
