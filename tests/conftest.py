@@ -29,6 +29,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_enable_metrics_collection", "1")  # test_prometheus reads them
+os.environ.setdefault("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "0")  # a node that is stopped would wait 30 s
 os.environ.setdefault("RAY_metrics_report_interval_ms", "2000")  # ... and would wait 10 s for each
 # Keys for the local S3 server and a model's, set before Ray's workers start; no test reaches another one.
 os.environ |= {

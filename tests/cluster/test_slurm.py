@@ -31,6 +31,7 @@ def slurm(tmp_path: Path, n_nodes: int, *command: str, started: int | None = Non
     env |= {"PATH": os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), env["PATH"]]), "TMPDIR": "/tmp"}
     env |= {"SLURM_JOB_NUM_NODES": str(n_nodes), "SLURM_JOB_NODELIST": "n[1-2]"}
     env |= {"SLURM_CPUS_ON_NODE": "1", "STARTED": str(started or n_nodes), **variables}
+    env["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"  # a node would wait 30 s for replicas to move away
     return subprocess.run([str(SCRIPT), *command], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=500)
 
 

@@ -194,7 +194,7 @@ class Parts:
             summary = run_index(load_config("demo", own))
         for node in nodes:
             node.terminate()
-            node.wait(60)  # Ray drains it for up to 30 s
+            node.wait(60)
         seconds = {"parse_s": summary.parse_s, "encode_s": summary.encode_s}
         return {"lines": lines, **seconds, "n_documents": summary.counts["n_documents"]}
 

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -54,30 +55,68 @@ def own_project(directory: Path) -> None:
     (directory / "runs/large").write_bytes(b"\0" * 101 * 2**20)  # Ray refuses to send more than 100 MB
 
 
-@pytest.mark.slow
-def test_a_job_is_submitted_to_a_cluster_as_the_page_says(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    own_project(tmp_path / "project")
+@dataclass(frozen=True)
+class Head:
+    """The head of a cluster behind a token, alone by default."""
+
+    gcs: int
+    dashboard: int  # where jobs are sent
+    environment: dict[str, str]  # of who submits
+    log: Path
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory) -> Iterator[Head]:
+    home = tmp_path_factory.mktemp("head")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = own_ray.environment(HOME=str(home), RAY_AUTH_MODE="token", PATH=path)
+    subprocess.run(["ray", "get-auth-token", "--generate"], env=environment, check=True, capture_output=True)
     session = tempfile.mkdtemp(dir="/tmp")  # sockets' paths have at most 107 bytes
-    gcs, dashboard, agent, client = free_ports(4)
-    started = (
-        f"ray start --head --block --num-cpus=8 --temp-dir={session} --port={gcs} --dashboard-port={dashboard} "
-        f"--dashboard-agent-listen-port={agent} --ray-client-server-port={client} >{tmp_path}/ray.log 2>&1 &\n"
-        f"until (exec 3<>/dev/tcp/127.0.0.1/{agent}) 2>/dev/null; do sleep 1; done; sleep 3"  # the head's job agent
-    )
-    assert LINES.count("ray start --head\n") == 1
-    lines = LINES.replace("ray start --head\n", f"{started}\n").replace("8265", str(dashboard))
+    gcs, dashboard, client = free_ports(3)
+    head = Head(gcs, dashboard, environment, home / "ray.log")
+    ports = [f"--port={gcs}", f"--dashboard-port={dashboard}", f"--ray-client-server-port={client}"]
+    try:
+        with node(head, "--head", f"--temp-dir={session}", *ports):
+            yield head
+    finally:
+        shutil.rmtree(session, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def node(head: Head, *arguments: str) -> Iterator[None]:
+    """Start a node on this host, which shares Ray's session directory with the others, until jobs can be sent to it."""
+    [agent] = free_ports(1)
+    command = ["ray", "start", "--block", "--num-cpus=4", "--disable-usage-stats"]
+    command += [f"--dashboard-agent-listen-port={agent}", *arguments]
+    with head.log.open("a") as output:
+        started = subprocess.Popen(command, env=head.environment, stdout=output, stderr=output)
+    try:
+        until = time.monotonic() + 120
+        while not is_open(agent):
+            assert started.poll() is None, head.log.read_text()
+            assert time.monotonic() < until, head.log.read_text()
+            time.sleep(0.5)
+        yield
+    finally:
+        started.terminate()
+        started.wait(60)
+
+
+@pytest.mark.slow
+def test_a_job_is_submitted_to_a_cluster_as_the_page_says(head, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", head.environment["PATH"])
+    own_project(tmp_path / "project")
+    assert LINES.count("ray start --head\n") == 1  # a head of this test's own is up
+    lines = LINES.replace("ray start --head\n", "").replace("8265", str(head.dashboard))
     lines = lines.replace("/shared", f"{tmp_path}/shared")
-    # A sweep's runs are those of any other: that its command is found and its preset read there is what is new.
-    page = "ls /shared/runs/sweeps/top_k_final/sweep.html".replace("/shared", f"{tmp_path}/shared")
+    page = f"ls {tmp_path}/shared/runs/sweeps/top_k_final/sweep.html\n"
     assert lines.count(page) == lines.count("sweep top_k_final ") == 1
     lines = lines.replace(page, "").replace("sweep top_k_final ", "sweep top_k_final --dry-run ")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environment |= {"HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {name: value for name, value in head.environment.items() if not name.startswith("RAY_")}
     shell = subprocess.Popen(
         ["bash", "-e", "-c", lines],
         cwd=tmp_path / "project",
-        env=environment,
+        env=environment | {"RAY_USAGE_STATS_ENABLED": "0"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -88,39 +127,11 @@ def test_a_job_is_submitted_to_a_cluster_as_the_page_says(tmp_path, monkeypatch)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGTERM)
-        shutil.rmtree(session, ignore_errors=True)
-    assert shell.returncode == 0, printed[-4000:] + (tmp_path / "ray.log").read_text()[-2000:]
+    assert shell.returncode == 0, printed[-4000:] + head.log.read_text()[-2000:]
     assert printed.count("succeeded") == 3, printed
     assert {"submission.csv", "report.html"} <= set(os.listdir(tmp_path / "shared/runs/my"))
     assert re.search(r"\d+ distinct runs, 0 finished", printed)
     assert os.listdir(tmp_path / "project/runs") == ["large"]
-
-
-@contextlib.contextmanager
-def two_nodes(directory: Path) -> Iterator[str]:
-    """Start a head and a second node on this host, which share Ray's session directory; yields where jobs are sent."""
-    session = tempfile.mkdtemp(dir="/tmp")  # sockets' paths have at most 107 bytes
-    gcs, dashboard, client, *agents = free_ports(5)
-    start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=3", "--disable-usage-stats"]
-    head = ["--head", f"--temp-dir={session}", f"--port={gcs}", f"--dashboard-port={dashboard}"]
-    places = [*head, f"--ray-client-server-port={client}"], [f"--address=127.0.0.1:{gcs}"]
-    log, nodes, environment = directory / "ray.log", [], own_ray.environment(RAY_AUTH_MODE="disabled")
-    try:
-        for place, agent in zip(places, agents, strict=True):
-            command = [*start, *place, f"--dashboard-agent-listen-port={agent}"]
-            with log.open("a") as output:
-                nodes.append(subprocess.Popen(command, env=environment, stdout=output, stderr=output))
-            until = time.monotonic() + 120
-            while not is_open(agent):
-                assert nodes[-1].poll() is None, log.read_text()
-                assert time.monotonic() < until, log.read_text()
-                time.sleep(0.5)
-        yield f"http://127.0.0.1:{dashboard}"
-    finally:
-        for node in reversed(nodes):
-            node.terminate()
-            node.wait(60)
-        shutil.rmtree(session, ignore_errors=True)
 
 
 def is_open(port: int) -> bool:
@@ -139,13 +150,14 @@ def working_directories(command: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_sweep_is_raced_and_steered_to_its_end_though_its_working_directory_goes_away(tmp_path, tiny_encoder):
+def test_a_sweep_is_raced_and_steered_to_its_end_though_its_working_directory_goes_away(head, tmp_path, tiny_encoder):
     """The second node on a host unpacks the job's directory anew: the driver's is a deleted one (users5.md 3.2)."""
     project, shared = tmp_path / "project", tmp_path / "shared"
     shutil.copytree(sample.path("documents"), project / "documents", ignore=shutil.ignore_patterns("*.pdf"))
     questions = Path(sample.path("questions.csv")).read_text().splitlines(keepends=True)
     (project / "questions.csv").write_text("".join(questions[:9]))
-    with FakeOpenAI(lambda index, body: Action(delay_s=0.5)) as server, two_nodes(tmp_path) as address:
+    second = node(head, f"--address=127.0.0.1:{head.gcs}")
+    with FakeOpenAI(lambda index, body: Action(delay_s=0.5)) as server, second:
         mine = {
             "documents": {"paths": ["documents"], "metadata": None},
             "questions": {"path": "questions.csv"},
@@ -162,12 +174,12 @@ def test_a_sweep_is_raced_and_steered_to_its_end_though_its_working_directory_go
         sweep = {"base": ["demo", "my.yaml"], "seeds": [0], "race": {"error": 0, "shard": 2}, "tables": [table]}
         (project / "depth.yaml").write_text(yaml.safe_dump(sweep))
         command = [sys.executable, "-m", "kohaku_ray", "sweep", "depth.yaml", "--set", f"shared={shared}"]
-        submit = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", f"--address={address}"]
+        submit = ["ray", "job", "submit", f"--address=http://127.0.0.1:{head.dashboard}"]
         with (tmp_path / "job.log").open("w") as output:
             job = subprocess.Popen(
                 [*submit, "--working-dir=.", "--", *command],
                 cwd=project,
-                env=own_ray.environment(RAY_AUTH_MODE="disabled"),
+                env=head.environment,
                 stdout=output,
                 stderr=output,
             )
