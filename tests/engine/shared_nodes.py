@@ -2,7 +2,7 @@
 
     python shared_nodes.py DIRECTORY [PART ...]
 
-DIRECTORY has ``given.json``: paths of an encoder and of the sample's index.
+DIRECTORY has ``given.json``: paths of an encoder, of the sample's index and of a model for vLLM.
 Prints one JSON object per line: ``{PART: what it found}``. The parts, all of them by default, share the cluster. Ray
 counts GPUs that nobody has: all but the computing itself is as on a cluster that has them.
 """
@@ -20,21 +20,27 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray import serve
 from ray.cluster_utils import Cluster
+from ray.util.placement_group import placement_group_table
 
 from kohaku_ray.config import load_config
+from kohaku_ray.config.sections import ClusterConfig
 from kohaku_ray.engine import cluster as connecting
 from kohaku_ray.engine.actors import pool
 from kohaku_ray.engine.actors.pool import ActorPool
-from kohaku_ray.engine.cluster import check_nodes
+from kohaku_ray.engine.cluster import check_cluster, check_nodes
 from kohaku_ray.engine.jobs import index_stream
 from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.index import run_index
+from kohaku_ray.engine.serving import applications, vllm
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.models.vllm import VllmConfig
+from kohaku_ray.run.checks.demand import replicas_demand
 
 STORE = 100 * 2**20
-NODES = {"cpu": {"cpu_node": 1}, "a": {}, "b": {}}
+NODES = {"cpu": {"cpu_node": 1}, "a": {"replica_node": 1}, "b": {"replica_node": 1}}
 """Resources by the node's name; each has 3 CPUs and 4 GPUs, too."""
 COORDINATORS = ("LedgerShard", "MemberProcess", "Voter")
 N_FILES = 24
@@ -198,6 +204,74 @@ class Parts:
         seconds = {"parse_s": summary.parse_s, "encode_s": summary.encode_s}
         return {"lines": lines, **seconds, "n_documents": summary.counts["n_documents"]}
 
+    def replicas(self) -> dict[str, Any]:
+        """What Serve asks of GPUs for replicas of vLLM: all is as in a job but the engine, which is up at once."""
+        idle_engines()
+        found: dict[str, Any] = {
+            "tensor": self._placed("tensor", tensor_parallel=4),
+            "pipeline": self._placed("pipeline", tensor_parallel=4, pipeline_parallel=2),
+            "data": self._placed("data", tensor_parallel=2, data_parallel=2),
+            "share": self._placed("share", gpus=0.25),
+        }
+        for key, settings in (("unknown", {"engine_kwargs": {"swap_space": 4}}), ("refused", {"tensor_parallel": 6})):
+            try:
+                self._placed("big", **settings)
+            except ConfigError as error:
+                found[key] = str(error)
+        return found
+
+    def _placed(self, name: str, **settings: Any) -> dict[str, Any]:
+        """Start a deployment: the placement group that Serve made for it."""
+        on_replicas = {"replica_node": 0.001}
+        model = self.given["model"]
+        deployment = VllmConfig(model=model, resources=on_replicas, start_timeout_s=120, **settings)
+        check_cluster(replicas_demand({name: deployment}), ClusterConfig())
+        with applications.serving({name: deployment}, release=False) as running:
+            application = running[name]
+        [group] = [group for group in placement_group_table().values() if group["state"] == "CREATED"]
+        figures = {
+            "strategy": group["strategy"],
+            "bundles": [group["bundles"][index] for index in sorted(group["bundles"])],
+            "nodes": sorted({self.names[node] for node in group["bundles_to_node_id"].values()}),
+            "n_up": applications.replicas_up([application]),
+            "worker_gpus": serve.get_app_handle(application).worker_gpus.remote().result(),
+        }
+        serve.delete(application)
+        return figures
+
+
+class Idle:
+    """A replica without an engine."""
+
+    async def __init__(self, llm_config: Any, deployment: Any) -> None:
+        self.llm_config = llm_config
+
+    async def check_health(self) -> None:
+        return
+
+    async def worker_gpus(self) -> float:
+        """GPUs that the engine's worker would ask of its bundle: the engine's process inherits the variable."""
+        import vllm.envs
+
+        return float(vllm.envs.VLLM_RAY_PER_WORKER_GPUS)
+
+    async def __del__(self) -> None:
+        return
+
+
+def idle_engines() -> None:
+    """Replace both kinds of replicas by ones without an engine."""
+    vllm.bind_vllm("first", VllmConfig(model="m"))  # a driver that imports vLLM by this says nothing of Triton
+    from kohaku_ray.engine.serving import vllm_replica
+
+    class IdleReplica(Idle, vllm_replica.VllmReplica):
+        pass
+
+    class IdleGang(Idle, vllm_replica.GangReplica):
+        pass
+
+    vllm_replica.VllmReplica, vllm_replica.GangReplica = IdleReplica, IdleGang  # type: ignore[misc]
+
 
 class Other:
     """An actor of somebody else."""
@@ -206,7 +280,7 @@ class Other:
         return True
 
 
-PARTS = ("coordinators", "hidden", "gpus", "late")
+PARTS = ("coordinators", "hidden", "gpus", "late", "replicas")
 
 
 def main(home: Path, names: list[str]) -> None:

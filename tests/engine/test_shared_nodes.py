@@ -7,10 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from kit import own_ray
+from kit import own_ray, tiny_llama
+from kit.installed import needs
 from shared_nodes import N_FILES, PARTS
 
 from kohaku_ray.index.gpu import without_gpu_support
@@ -34,14 +36,16 @@ def home(tmp_path_factory, tiny_encoder, sample_here) -> Path:
     home = tmp_path_factory.mktemp("nodes")
     for name in ("hidden", "seen"):
         shutil.copytree(sample_here, home / name / "index")
-    (home / "given.json").write_text(json.dumps({"encoder": tiny_encoder, "index": sample_here}))
+    model = tiny_llama.build(home / "model", ["some words to learn"], window=16384)
+    (home / "given.json").write_text(json.dumps({"encoder": tiny_encoder, "index": sample_here, "model": model}))
     return home
 
 
 @pytest.fixture(scope="module")
 def done(request, home) -> dict:
     """What each part found."""
-    parts = [part for part in PARTS if part != "hidden" or can_hide(home)]
+    possible = {"hidden": can_hide(home), "replicas": find_spec("vllm") is not None}
+    parts = [part for part in PARTS if possible.get(part, True)]
     path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = own_ray.environment(
         # What a job sets for its own handles, and the session's cluster may have set, is not the program's.
@@ -55,6 +59,7 @@ def done(request, home) -> dict:
         if line.startswith('{"'):
             found |= json.loads(line)
     assert ended.returncode == 0, f"after {list(found)}: {ended.stderr[-4000:]}"
+    assert "Triton" not in ended.stdout + ended.stderr
     return found
 
 
@@ -123,3 +128,26 @@ def test_a_job_whose_encoders_have_no_node_yet_says_so_and_counts_what_is_parsed
     assert not parsed, "what is parsed is counted, and BM25 begun, before an encoder has a node"
     assert figures["parse_s"] < figures["encode_s"], "waiting for encoders is no parsing"
     assert figures["n_documents"] == 4
+
+
+@needs("vllm")
+def test_serve_asks_a_cluster_of_gpus_for_whole_nodes(done):
+    """The placement groups are those of a real cluster, only engines are missing."""
+    figures = done["replicas"]
+    tensor = figures["tensor"]
+    assert tensor["strategy"] == "STRICT_PACK"
+    assert tensor["nodes"] in (["a"], ["b"])
+    assert [bundle["GPU"] for bundle in tensor["bundles"]] == [1] * 4
+    assert all(bundle["replica_node"] > 0 for bundle in tensor["bundles"])
+    both = figures["pipeline"]
+    assert (both["strategy"], both["nodes"]) == ("PACK", ["a", "b"])
+    assert len(both["bundles"]) == 8
+    group = figures["data"]
+    assert [bundle["GPU"] for bundle in group["bundles"]] == [1] * 4, "two engines of two GPUs"
+    assert set(group["nodes"]) <= {"a", "b"}
+    assert group["n_up"] == 2
+    assert [figures[name]["worker_gpus"] for name in ("tensor", "pipeline", "data")] == [1, 1, 1]
+    [bundle] = figures["share"]["bundles"]
+    assert (bundle["GPU"], figures["share"]["worker_gpus"]) == (0.25, 0.25)
+    assert "swap_space" in figures["unknown"]
+    assert figures["refused"].startswith("a replica of big needs 6 GPUs on one node but the largest node has 4")

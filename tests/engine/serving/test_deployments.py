@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import ray
@@ -285,44 +281,6 @@ def test_a_model_larger_than_any_node_is_refused_with_both_sizes():
     ):
         check_demand(demand, {"CPU": 192.0, "GPU": 24.0, "replica_node": 1.0}, nodes=apart)
     check_demand(demand, {}, nodes=[], autoscaling=True)
-
-
-@pytest.mark.slow
-def test_serve_asks_a_cluster_of_gpus_for_whole_nodes(tmp_path):
-    """Ray counts GPUs that nobody has: the placement groups are those of a real cluster, only engines are missing."""
-    pytest.importorskip("vllm")
-    script = Path(__file__).parents[1] / "gpu_nodes.py"
-    # What a job sets for its own handles, and the session's cluster may have set, is not the program's.
-    env = {key: value for key, value in os.environ.items() if not key.startswith("RAY_SERVE_")}
-    done = subprocess.run(
-        [sys.executable, str(script), tiny_llama.build(tmp_path, ["some words to learn"], window=16384)],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-        cwd=tmp_path,
-        env=env,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "Triton" not in done.stdout + done.stderr
-    figures = json.loads(done.stdout.splitlines()[-1])
-    tensor = figures["tensor"]
-    assert tensor["strategy"] == "STRICT_PACK"
-    assert tensor["nodes"] in (["replicas a"], ["replicas b"])
-    assert [bundle["GPU"] for bundle in tensor["bundles"]] == [1] * 4
-    assert all(bundle["replica_node"] > 0 for bundle in tensor["bundles"])
-    both = figures["pipeline"]
-    assert (both["strategy"], both["nodes"]) == ("PACK", ["replicas a", "replicas b"])
-    assert len(both["bundles"]) == 8
-    group = figures["data"]
-    assert [bundle["GPU"] for bundle in group["bundles"]] == [1] * 4, "two engines of two GPUs"
-    assert set(group["nodes"]) <= {"replicas a", "replicas b"}
-    assert group["n_up"] == 2
-    assert [figures[name]["worker_gpus"] for name in ("tensor", "pipeline", "data")] == [1, 1, 1]
-    [bundle] = figures["share"]["bundles"]
-    assert (bundle["GPU"], figures["share"]["worker_gpus"]) == (0.25, 0.25)
-    assert "swap_space" in figures["unknown"]
-    assert figures["refused"].startswith("a replica of big needs 6 GPUs on one node but the largest node has 4")
 
 
 @pytest.mark.ray
