@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
@@ -68,6 +69,8 @@ def signals_interrupt() -> Iterator[None]:
 
     def interrupt(number: int, frame: Any) -> None:
         _mode.is_interrupted = True
+        # Cython says so where it breaks the import of a module of its own, and goes on.
+        warnings.filterwarnings("ignore", "Cython module failed to patch", RuntimeWarning)
         raise Interrupted
 
     before = {signal.SIGTERM: signal.signal(signal.SIGTERM, interrupt)}
