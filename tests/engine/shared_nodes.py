@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from kit.held_text import WAIT
 from ray import serve
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group_table
@@ -67,6 +68,20 @@ def replaced(module: Any, **values: object) -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(module, name, value)
+
+
+class Watched(io.StringIO):
+    """Holds what is said, and makes a file once a text is."""
+
+    def __init__(self, text: str, file: Path) -> None:
+        super().__init__()
+        self.text, self.file = text, file
+
+    def write(self, said: str) -> int:
+        """Write."""
+        if self.text in said:
+            self.file.touch()
+        return super().write(said)
 
 
 class Parts:
@@ -143,10 +158,13 @@ class Parts:
         """An index job whose encoders have GPUs, and runs while GPUs are free and while they are not."""
         documents = self.home / "halls"
         documents.mkdir()
-        for number in range(N_FILES):  # long to parse and quick to encode: a sentence that repeats has one vector
+        encoded = self.home / "encoded"
+        for number in range(N_FILES):
+            held = f"{WAIT}{encoded}\n" if number == N_FILES - 1 else ""
             sentences = " ".join(f"Rack {n} of hall {number} drew {n * 7 % 97} kW." for n in range(24))
-            (documents / f"hall{number:02}.txt").write_text(sentences + " And so it went on. " * 36_000)
+            (documents / f"hall{number:02}.txt").write_text(f"{held}{sentences} And so it went on.")
         own = [f"documents.paths=[{documents}]", "documents.metadata=null", f"index.path={self.home}/gpu"]
+        own += ["documents.format=kit.held_text:HELD"]
         own += [f"index.encoder.model={self.given['encoder']}", "index.encoder_gpus=0.5", "index.encoders=2"]
         own += ["index.parsers=1", "index.factory='IVF4,Flat'", f"ledger.path={self.home}/ledger"]
         own += ["questions.limit=4", "ensemble.members=2"]
@@ -157,7 +175,7 @@ class Parts:
                 changed.enter_context(replaced(module, without_gpu_support=lambda: ""))
             changed.enter_context(replaced(index_stream, WINDOW_TEXTS=64))
             changed.enter_context(replaced(connecting, FREED_S=1.0))
-            with contextlib.redirect_stderr(io.StringIO()) as said:
+            with contextlib.redirect_stderr(Watched(" texts encoded", encoded)) as said:
                 summary = run_index(load_config("demo", own))
             figures["index"] = said.getvalue().splitlines()
             figures |= {"texts_by_encoder": summary.texts_by_encoder, "counts": summary.counts}

@@ -46,7 +46,7 @@ def done(request, home) -> dict:
     """What each part found."""
     possible = {"hidden": can_hide(home), "replicas": find_spec("vllm") is not None}
     parts = [part for part in PARTS if possible.get(part, True)]
-    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(HERE.parents[1]), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
     environment = own_ray.environment(
         # What a job sets for its own handles, and the session's cluster may have set, is not the program's.
         *(name for name in os.environ if name.startswith("RAY_SERVE_")),
