@@ -65,7 +65,7 @@ class BatchRecord:
 
     Attributes:
         name: Its own, also in the provider's metadata.
-        server: Digest of the server's address and model: other deployments leave it.
+        server: Its ``server_digest``: other deployments leave it.
         model: Identity of the model in the ledger's keys.
         keys: Of its calls; once it is read, of those that got a reply.
         created: Time of ``time.time`` when it was written.
@@ -83,8 +83,11 @@ class BatchRecord:
 
 
 def server_digest(deployment: OpenAIConfig) -> str:
-    """Return what tells the batches of a deployment from others': not what it is called, or how calls are gathered."""
-    return digest([deployment.base_url, deployment.model_identity], 8)
+    """Return what tells the batches of a deployment from others': not what it is called, or how calls are gathered.
+
+    Another key may belong to another account, which does not see them.
+    """
+    return digest([deployment.base_url, deployment.api_key_env, deployment.model_identity], 8)
 
 
 class BatchRecords:
@@ -203,11 +206,8 @@ class BatchBackend:
 
     def __init__(self, deployment: OpenAIConfig, server: OpenAIBackend, records: BatchRecords) -> None:
         """Take a deployment with batches, its client, and the ledger's records."""
-        assert deployment.batch is not None
-        self.identity = deployment.model_identity
-        self._server, self._records, self._settings = server, records, deployment.batch
-        self._api, self._name = BatchApi(server, self._settings), server_digest(deployment)
-        self._singles = asyncio.Semaphore(deployment.max_ongoing)
+        self.identity, self._records, self._name = deployment.model_identity, records, server_digest(deployment)
+        self.use(deployment, server)
         self._lines: dict[str, _Line] = {}  # somebody waits for them
         self._gathered: deque[str] = deque()  # of these, those that wait for a file
         self._under_way: dict[str, _Batch] = {}  # by key
@@ -220,9 +220,16 @@ class BatchBackend:
         self._gathering: asyncio.Task[None] | None = None
         self._full, self._ended = asyncio.Event(), asyncio.Event()
         self._last_s = 0.0  # when the last call came
-        self._most_lines = self._settings.max_requests
         self._is_crowded = False  # the account takes no more tokens at once: one file after the other
         self._trouble = ""
+
+    def use(self, deployment: OpenAIConfig, server: OpenAIBackend) -> None:
+        """Follow other settings of the same server from now on: a job's, which this process outlives."""
+        assert deployment.batch is not None
+        self._server, self._settings = server, deployment.batch
+        self._api = BatchApi(server, self._settings)
+        self._singles = asyncio.Semaphore(deployment.max_ongoing)
+        self._most_lines = self._settings.max_requests
 
     async def chat(self, request: ChatRequest) -> Reply:
         """Answer one request: by the batch that has it already, or by the next one.

@@ -33,7 +33,8 @@ from kohaku_ray.models.openai import BatchConfig, OpenAIConfig
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
 from kohaku_ray.run import batches as run_batches
-from kohaku_ray.run.batches import FILE_TRIES, BatchBackend, BatchRecords
+from kohaku_ray.run.batches import FILE_TRIES, BatchBackend, BatchRecords, server_digest
+from kohaku_ray.run.checks.deployments import application_name
 from kohaku_ray.run.segments import Entry, SegmentStore
 
 FAST = {"gather_s": 0.05, "poll_s": 0.02}
@@ -299,6 +300,33 @@ def test_a_batch_that_was_given_up_is_read_by_the_next_call_of_the_same_process(
     with provider(delay_s=3600, cancelling_s=3600, n_done_at_cancel=3) as (server, batches):
         assert all(isinstance(reply, Reply) for reply in asyncio.run(run(server, batches)))
     assert [len(file) for file in batches.files] == [3]
+
+
+async def test_a_later_job_of_the_same_process_lengthens_the_deadline_of_a_batch_under_way(tmp_path):
+    with provider(delay_s=0.6) as (server, batches):
+        backend = backend_of(server, tmp_path, {"deadline_s": 0.4})
+        waiting = [asyncio.create_task(backend.chat(each)) for each in requests(3)]
+        while not batches.batches:
+            await asyncio.sleep(0.005)
+        longer = deployment(server, {"deadline_s": 30})
+        backend.use(longer, longer.make_backend())
+        replies = await asyncio.wait_for(asyncio.gather(*waiting), 30)
+        await backend.close()
+    assert all(isinstance(reply, Reply) for reply in replies)
+    assert not batches.batches[0].cancelled
+    assert max(batches.paid.values()) == 1
+
+
+def test_one_process_has_all_batches_of_a_server_and_account(tmp_path):
+    """Another account does not see them: it would take them for forgotten, and pay them again."""
+    with provider(delay_s=0.5) as (server, _):
+        mine = deployment(server)
+        same = deployment(server, {"deadline_s": 1.0}, price={"prompt": 1.0}, max_ongoing=3)
+        other = deployment(server, api_key_env="OTHER_KEY")
+        assert application_name("a", mine) == application_name("b", same) != application_name("a", other)
+        leave(server, tmp_path, requests(3), lambda: records(tmp_path) and records(tmp_path)[0]["batch_id"])
+        assert BatchRecords(str(tmp_path)).open(server_digest(other)) == []
+        assert len(BatchRecords(str(tmp_path)).open(server_digest(mine))) == 1
 
 
 def test_a_batch_that_is_cancelling_for_ever_is_asked_singly_where_that_is_allowed(tmp_path, monkeypatch):

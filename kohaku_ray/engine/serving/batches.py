@@ -17,7 +17,7 @@ from kohaku_ray.engine.errors import Refused, ray_get
 from kohaku_ray.engine.serving.handles import CallOutcome, answer_together, batch_actor_name
 from kohaku_ray.engine.serving.limiter import detached_actor
 from kohaku_ray.errors import KohakuRayError, ModelError
-from kohaku_ray.models.openai import OpenAIConfig, TokenBucket
+from kohaku_ray.models.openai import OpenAIBackend, OpenAIConfig, TokenBucket
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
 from kohaku_ray.run.batches import BatchBackend, BatchProgress, BatchRecords
@@ -42,26 +42,32 @@ class BatchActor:
     """A ``BatchBackend`` as a Ray actor."""
 
     def __init__(self, path: str, deployment: OpenAIConfig) -> None:
-        limiter = TokenBucket(deployment.requests_per_s, deployment.tokens_per_minute)
-        self._backend = BatchBackend(deployment, deployment.make_backend(limiter), BatchRecords(path))
+        self._deployment = deployment
+        self._backend = BatchBackend(deployment, _client(deployment), BatchRecords(path))
         self._last_heard = time.monotonic()
         self._watch: asyncio.Task[None] | None = None
 
-    async def beat(self) -> None:
-        """Note that a job is there, and find the batches that the ledger tells of."""
-        self._last_heard = time.monotonic()
-        if self._watch is None:
-            self._watch = asyncio.create_task(self._end_idle())
-        await self._backend.open()
+    async def beat(self, deployment: OpenAIConfig) -> None:
+        """Note that a job is there, follow its settings, such as a longer deadline, and find the ledger's batches."""
+        if deployment != self._deployment:
+            self._backend.use(deployment, _client(deployment))
+            self._deployment = deployment
+        await self._open()
 
     async def ask_all(self, requests: Sequence[ChatRequest], shard: str | None = None) -> list[CallOutcome]:
         """Answer requests; see ``Together.ask_all``."""
-        await self.beat()
+        await self._open()
         return await answer_together(self._ask, requests, shard, TELL_EVERY_S)
 
     async def progress(self) -> BatchProgress:
         """Say what is under way."""
         return self._backend.progress()
+
+    async def _open(self) -> None:
+        self._last_heard = time.monotonic()
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._end_idle())
+        await self._backend.open()
 
     async def _ask(self, request: ChatRequest) -> CallOutcome:
         began = time.perf_counter()
@@ -80,6 +86,10 @@ class BatchActor:
         ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
 
 
+def _client(deployment: OpenAIConfig) -> OpenAIBackend:
+    return deployment.make_backend(TokenBucket(deployment.requests_per_s, deployment.tokens_per_minute))
+
+
 @contextmanager
 def gathering(path: str, deployments: Sequence[OpenAIConfig]) -> Iterator[list[Any]]:
     """Start the actors of deployments with batches for a ledger, or find those that run, while the block runs.
@@ -89,12 +99,11 @@ def gathering(path: str, deployments: Sequence[OpenAIConfig]) -> Iterator[list[A
     """
     options = {"max_task_retries": -1, "max_concurrency": MOST_CALLS}
     named = {batch_actor_name(application_name("", deployment), path): deployment for deployment in deployments}
-    actors = [detached_actor(BatchActor, name, path, deployment, **options) for name, deployment in named.items()]
+    actors = {name: detached_actor(BatchActor, name, path, deployment, **options) for name, deployment in named.items()}
 
-    def beat() -> None:
-        for actor in actors:
-            actor.beat.remote()
+    def beat() -> list[Any]:
+        return [actor.beat.remote(named[name]) for name, actor in actors.items()]
 
-    ray_get([actor.beat.remote() for actor in actors])
+    ray_get(beat())
     with repeated(beat, BEAT_S, "batches"):
-        yield actors
+        yield [*actors.values()]

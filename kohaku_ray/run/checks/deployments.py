@@ -9,6 +9,7 @@ from kohaku_ray.extensions import BUILT_IN
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.records import canonical_json, digest
+from kohaku_ray.run.batches import server_digest
 from kohaku_ray.run.models import BY_BATCH, IN_SHARDS
 from kohaku_ray.systems.offline import ExtractiveConfig
 
@@ -40,7 +41,7 @@ def application_name(name: str, deployment: Deployment) -> str:
     if deployment.application is not None:
         return deployment.application
     if isinstance(deployment, OpenAIConfig) and deployment.batch is not None:
-        return f"{BY_BATCH}{digest(deployment.model_dump(mode='json'), 8)}"  # no settings: they may hold a secret
+        return f"{BY_BATCH}{server_digest(deployment)}"  # whatever the settings: one process has all of its batches
     if not is_served(deployment):
         return f"{IN_SHARDS}{canonical_json(deployment.model_dump(mode='json'))}"
     return f"kohaku-ray-{name}-{digest(deployment.model_dump(mode='json'), 5)}"
