@@ -9,3 +9,7 @@ warnings.filterwarnings("ignore", message="IProgress not found")
 
 NAMESPACE = "kohaku_ray"
 """Ray namespace of every named actor."""
+
+MOST_TASKS = 100_000
+"""Tasks of an asyncio actor at once. Those of a batch's calls, of which a file has 50,000, wait for up to a day, and
+what asks for progress or ends a job must not stand behind them."""

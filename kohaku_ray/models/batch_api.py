@@ -58,6 +58,7 @@ class BatchState:
 
     Attributes:
         files: Ids of its output and error files, where it has them.
+        has_output: False: it counts replies whose file it does not name yet.
         errors: Of a file that was refused: the line (from 1; None: all of it), the code and the reason.
     """
 
@@ -65,6 +66,7 @@ class BatchState:
     status: str
     files: tuple[str, ...] = ()
     n_done: int = 0
+    has_output: bool = True
     errors: tuple[tuple[int | None, str, str], ...] = ()
 
     @property
@@ -106,12 +108,14 @@ def read_state(values: Any) -> BatchState:
     files = [batch.get("output_file_id"), batch.get("error_file_id")]
     told = as_object(batch.get("errors")).get("data")
     errors = [as_object(error) for error in told] if isinstance(told, list) else []
-    n_done = [as_object(batch.get("request_counts")).get(name) for name in ("completed", "failed")]
+    counts = as_object(batch.get("request_counts"))
+    n_replies, n_failed = (n if type(n := counts.get(name)) is int else 0 for name in ("completed", "failed"))
     return BatchState(
         batch_id,
         status.casefold(),
         tuple(file for file in files if isinstance(file, str) and file),
-        sum(n for n in n_done if type(n) is int),
+        n_replies + n_failed,
+        bool(files[0]) or not n_replies,
         tuple((_line_number(error), str(error.get("code")), clean_text(str(error.get("message")))) for error in errors),
     )
 
@@ -182,10 +186,15 @@ class BatchApi:
         await self._server.request("POST", f"batches/{batch_id}/cancel", may_lack=True)
 
     async def results(self, file_id: str) -> AsyncIterator[LineResult]:
-        """Download an output or error file and yield its lines, in the server's order; none if it is gone."""
+        """Download an output or error file and yield its lines, in the server's order.
+
+        Raises:
+            LookupError: The server has no such file.
+        """
         with tempfile.TemporaryFile() as file:
             path = f"files/{file_id}/content"
-            await self._server.request("GET", path, into=file, longer_s=self._file_s, may_lack=True)
+            if await self._server.request("GET", path, into=file, longer_s=self._file_s, may_lack=True) is None:
+                raise LookupError(file_id)
             file.seek(0)
             for raw in file:  # ended by b"\n" alone, and not by what else ends a line of text
                 if (result := read_line(raw)) is not None:

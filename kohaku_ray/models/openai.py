@@ -429,10 +429,10 @@ class OpenAIBackend:
             path: Below ``base_url``.
             fields: JSON values that are sent.
             upload: A file's name, itself, and the fields of the form beside it.
-            into: Gets the body, which is not read then.
+            into: Gets the body, which is not read then; the status is returned.
             longer_s: Added to ``timeout_s``.
             tries: Most tries. Default: ``max_tries``.
-            may_lack: Whether None is returned where the server has nothing of this name.
+            may_lack: Whether None is returned where the server has nothing of this name (404).
 
         Raises:
             TransientModelError: Every try failed.
@@ -451,7 +451,7 @@ class OpenAIBackend:
                 return None
             if not 200 <= response.status < 300:
                 raise self._refusal(response, path.partition("?")[0])
-            return None if into is not None else load_values(response.body)
+            return response.status if into is not None else load_values(response.body)
 
         return await self._try(send, tries)
 

@@ -53,7 +53,9 @@ KEPT_S = 120.0
 _LOOKED_S = 2.0
 """Seconds between two looks which of them are written."""
 
-_UNSEEN_TRIES = 10
+UNSEEN_TRIES = 8
+"""Answers that a server does not know a batch or file of its own before it is believed, over two minutes: new ones are
+not seen at once (curator#116, anthropic-sdk-python#1432), and an ended batch may lack its file (litellm#37715)."""
 
 BREATH = 256
 """Lines that are written or read before other calls of the event loop have their turn."""
@@ -83,11 +85,8 @@ class BatchRecord:
 
 
 def server_digest(deployment: OpenAIConfig) -> str:
-    """Return what tells the batches of a deployment from others': not what it is called, or how calls are gathered.
-
-    Another key may belong to another account, which does not see them.
-    """
-    return digest([deployment.base_url, deployment.api_key_env, deployment.model_identity], 8)
+    """Return what tells the batches of a deployment from others': not what it is called, or how calls are gathered."""
+    return digest([deployment.base_url, deployment.model_identity], 8)
 
 
 class BatchRecords:
@@ -162,6 +161,7 @@ class _Line:
     writing: Writing
     n_files: int = 0
     n_failed: int = 0  # replies that another seed may mend
+    began: float = field(default_factory=time.monotonic)
 
 
 @dataclass(slots=True)
@@ -207,6 +207,7 @@ class BatchBackend:
     def __init__(self, deployment: OpenAIConfig, server: OpenAIBackend, records: BatchRecords) -> None:
         """Take a deployment with batches, its client, and the ledger's records."""
         self.identity, self._records, self._name = deployment.model_identity, records, server_digest(deployment)
+        self._server = server
         self.use(deployment, server)
         self._lines: dict[str, _Line] = {}  # somebody waits for them
         self._gathered: deque[str] = deque()  # of these, those that wait for a file
@@ -226,6 +227,7 @@ class BatchBackend:
     def use(self, deployment: OpenAIConfig, server: OpenAIBackend) -> None:
         """Follow other settings of the same server from now on: a job's, which this process outlives."""
         assert deployment.batch is not None
+        self._dialect = self._server.writing.dialect  # refusals have taught it, of which each costs a file
         self._server, self._settings = server, deployment.batch
         self._api = BatchApi(server, self._settings)
         self._singles = asyncio.Semaphore(deployment.max_ongoing)
@@ -334,12 +336,15 @@ class BatchBackend:
                 return self._fail_all(keys, error)
             batch = _Batch(record)
             self._take(batch)
-            try:
-                batch.file_id = await self._api.upload(record.name, file)
-            except ModelError as error:
-                await self._forget(batch)
-                self._fail_all(keys, error)
-                return None
+            while batch.file_id is None:
+                try:
+                    batch.file_id = await self._api.upload(record.name, file)
+                except ModelError as error:
+                    if not isinstance(error, TransientModelError) or batch.age_s > self._settings.deadline_s:
+                        await self._forget(batch)
+                        return self._fail_all(keys, error)
+                    self._trouble = str(error)
+                    await self._pause(batch)
         return self._follow(batch)
 
     async def _write_lines(self, file: IO[bytes]) -> list[str]:
@@ -348,7 +353,8 @@ class BatchBackend:
         while self._gathered and len(keys) < self._most_lines:
             key = self._gathered[0]
             line = self._lines[key]
-            line.writing = replace(line.writing, dialect=line.writing.dialect | self._server.writing.dialect)
+            known = self._dialect | self._server.writing.dialect
+            line.writing = replace(line.writing, dialect=line.writing.dialect | known)
             try:
                 fields = await self._server.fields_of(with_other_seed(line.request, line.n_failed))
             except ModelError as error:
@@ -414,30 +420,23 @@ class BatchBackend:
     async def _follow_to_end(self, batch: _Batch) -> None:
         """Create a batch, or find it; wait for its end, hand out its replies, and ask again what has none."""
         if batch.record.batch_id is None:
-            try:
-                batch_id = await self._create_or_find(batch)
-            except TransientModelError:
-                raise
-            except ModelError:
-                await self._forget(batch)
-                raise
+            batch_id = await self._create_or_find(batch)
             if batch_id is None:  # of a process that was killed before it created it
                 return self._ask_again(await self._forget(batch), batch, "")
             batch.record = replace(batch.record, batch_id=batch_id)
             await asyncio.to_thread(self._records.write, batch.record)
         state = await self._wait(batch)
-        if state is None:
-            return self._ask_again(await self._forget(batch), batch, "the server knows its batch no more")
         replied = await self._hand_out(batch, state)
         # Now and not before: a kill on the way finds the batch again, and reads it again.
         if replied:
+            self._most_lines = min(2 * self._most_lines, self._settings.max_requests)
             await asyncio.to_thread(self._records.write, replace(batch.record, keys=tuple(replied), is_read=True))
         else:
             await asyncio.to_thread(self._records.remove, batch.record)
         n_before = len(self._batches)
         left = self._release(batch)
         if state.status == "failed":
-            self._refused_file(batch, state, left, is_alone=n_before == 1)
+            await self._refused_file(batch, state, left, is_alone=n_before == 1)
         elif batch.is_late:
             self._end_late(left)
         else:
@@ -458,8 +457,8 @@ class BatchBackend:
             except TransientModelError as error:
                 self._trouble = str(error)
             except ModelError as error:
-                n_unseen += 1  # a file is not seen for a moment after its upload (curator#116)
-                if not (batch.file_id and batch.file_id in str(error) and n_unseen < _UNSEEN_TRIES):
+                n_unseen += 1
+                if not (batch.file_id and batch.file_id in str(error) and n_unseen < UNSEEN_TRIES):
                     raise
             if batch.age_s > self._settings.deadline_s:
                 raise TransientModelError(f"a batch could not be created within deadline_s: {self._trouble}")
@@ -468,27 +467,37 @@ class BatchBackend:
     async def _pause(self, batch: _Batch) -> None:
         await asyncio.sleep(min(max(batch.age_s / 10, YOUNG_S), self._settings.poll_s))
 
-    async def _wait(self, batch: _Batch) -> BatchState | None:
-        """Look at a batch until it has ended, and cancel it at its deadline; None: the server does not know it.
+    async def _pause_unseen(self, n_unseen: int) -> None:
+        await asyncio.sleep(min(YOUNG_S * 2**n_unseen, self._settings.poll_s))
+
+    async def _wait(self, batch: _Batch) -> BatchState:
+        """Look at a batch until it has ended, and cancel it at its deadline.
 
         Only an ended one has its replies, which are paid: one that is cancelled for ``CANCEL_S`` and has not ended is
         asked by single calls where they are allowed, and otherwise fails.
 
         Raises:
-            TransientModelError: It has not ended. Its record stays, and the next start reads it.
+            TransientModelError: It has not ended, or cannot be seen. Its record stays, and the next start reads it.
         """
         assert batch.record.batch_id is not None
-        batch_id, late_s = batch.record.batch_id, 0.0
+        batch_id, late_s, n_unseen = batch.record.batch_id, 0.0, 0
         while True:
             status = "not to be seen"
             try:
                 state = await self._api.retrieve(batch_id)
-                self._trouble = ""
-                if state is None or state.is_ended:
-                    return state
-                status, batch.n_done = state.status, state.n_done
             except TransientModelError as error:
                 self._trouble = str(error)
+            else:
+                self._trouble = ""
+                if state is None or (state.is_ended and not state.has_output and n_unseen < UNSEEN_TRIES):
+                    if n_unseen == UNSEEN_TRIES:
+                        raise self._unknown(batch, f"batch {batch_id}")
+                    await self._pause_unseen(n_unseen)
+                    n_unseen += 1
+                    continue
+                if state.is_ended:
+                    return state
+                status, batch.n_done = state.status, state.n_done
             now = time.monotonic()
             if batch.age_s > self._settings.deadline_s and not batch.is_late:
                 batch.is_late, late_s = True, now
@@ -498,13 +507,24 @@ class BatchBackend:
                 raise TransientModelError(
                     f"{self.identity}: batch {batch_id} is {status} {CANCEL_S / 60:.0f} minutes after it was cancelled "
                     f"at its deadline_s of {self._settings.deadline_s:,.0f} s {self._trouble}: repeat the command "
-                    f"later, which reads what it has done, or delete {FOLDER}/{batch.record.name}.json in the ledger's "
-                    "directory, and its calls are made, and may be paid, again"
+                    f"later, which reads what it has done, {self._or_delete(batch)}"
                 )
             if batch.is_late and status != CANCELLING:
                 with suppress(ModelError):  # asked again at the next look
                     await self._api.cancel(batch_id)
             await self._pause(batch)
+
+    def _unknown(self, batch: _Batch, what: str) -> TransientModelError:
+        return TransientModelError(
+            f"{self.identity}: the server has no {what}, which this ledger waits for: repeat the command with the key "
+            f"and headers of the account that sent it, {self._or_delete(batch)}"
+        )
+
+    def _or_delete(self, batch: _Batch) -> str:
+        return (
+            f"or delete {FOLDER}/{batch.record.name}.json in the ledger's directory, and its calls are made, and may "
+            "be paid, again"
+        )
 
     async def _hand_out(self, batch: _Batch, state: BatchState) -> list[str]:
         """Give replies to who waits for them, and record those that nobody waits for; returns their keys."""
@@ -535,6 +555,7 @@ class BatchBackend:
 
     async def _results(self, batch: _Batch, file_id: str) -> AsyncIterator[LineResult]:
         """Yield a file's lines; while the server cannot be reached, wait for it until the deadline."""
+        n_unseen = 0
         while True:
             try:
                 async for result in self._api.results(file_id):
@@ -544,7 +565,12 @@ class BatchBackend:
                 self._trouble = str(error)
                 if batch.age_s > self._settings.deadline_s:
                     raise
-            await self._pause(batch)
+                await self._pause(batch)
+            except LookupError:
+                if n_unseen == UNSEEN_TRIES:
+                    raise self._unknown(batch, f"file {file_id}") from None
+                await self._pause_unseen(n_unseen)
+                n_unseen += 1
 
     async def _read_result(self, batch: _Batch, key: str, line: _Line, result: LineResult) -> bool:
         """Take a line's reply or error; returns whether it has its reply."""
@@ -578,12 +604,17 @@ class BatchBackend:
             return None
         return outcome if isinstance(outcome, Reply) else None
 
-    def _refused_file(self, batch: _Batch, state: BatchState, left: Sequence[str], *, is_alone: bool) -> None:
-        """Fail the lines for which a file was refused, and ask the others again."""
-        if any(code == TOKEN_LIMIT for _, code, _ in state.errors) and not (is_alone and len(batch.record.keys) == 1):
+    async def _refused_file(self, batch: _Batch, state: BatchState, left: Sequence[str], *, is_alone: bool) -> None:
+        """Fail the lines for which a file was refused, and ask the others again; in halves, if they are too many."""
+        if any(code == TOKEN_LIMIT for _, code, _ in state.errors):
             self._is_crowded = True
             if is_alone:
                 self._most_lines = max(len(batch.record.keys) // 2, 1)
+            age_s = max((time.monotonic() - self._lines[key].began for key in left), default=0.0)
+            if is_alone and len(batch.record.keys) == 1:  # another user of the account has its tokens
+                if age_s > self._settings.deadline_s:
+                    return self._fail_all(left, TransientModelError(f"{self.identity}: {state.errors[0][2]}"))
+                await asyncio.sleep(max(self._settings.poll_s, age_s / 10))
             for key in left:
                 self._lines[key].n_files -= 1
             return self._ask_again(left, batch, "")

@@ -48,8 +48,9 @@ class FakeBatches:
 
     `line(batch, line)` is the `Action` of a line, one of EXPIRED, DROPPED, DOUBLED, or None for the default reply;
     `refuse(batch)` are the errors of a file that is refused; `upload` and `create` are what happens to their requests,
-    by number: an `Action` with `reset` is sent after the work was done. A cancelled batch is cancelling for
-    `cancelling_s`, without files, and then has the replies of its first lines.
+    by number: an `Action` with `reset` is sent after the work was done; `look`, `cancel`, `content` and `listed` are
+    those of the others. At `n_nameless` looks an ended batch does not name its files. A cancelled batch is cancelling
+    for `cancelling_s`, without files, and then has the replies of its first lines.
     """
 
     delay_s: float = 0.0
@@ -59,6 +60,9 @@ class FakeBatches:
     create: Callable[[int], Action | None] = lambda index: None
     look: Callable[[int], Action | None] = lambda index: None
     cancel: Callable[[int], Action | None] = lambda index: None
+    content: Callable[[int], Action | None] = lambda index: None
+    listed: Callable[[int], Action | None] = lambda index: None
+    n_nameless: int = 0
     cancelling_s: float = 0.0
     n_done_at_cancel: int = 0
     most_lines: int = 50_000
@@ -71,7 +75,7 @@ class FakeBatches:
         self.uploads: dict[str, bytes] = {}
         self.batches: list[Batch] = []
         self.paid: Counter[str] = Counter()  # replies by custom_id
-        self.n_uploads = self.n_looks = self.n_creates = self.n_cancels = 0
+        self.n_uploads = self.n_looks = self.n_creates = self.n_cancels = self.n_contents = self.n_lists = 0
 
     def post(self, path: str, headers: dict[str, str], raw: bytes) -> Action:
         with self.lock:
@@ -93,6 +97,9 @@ class FakeBatches:
         with self.lock:
             name, _, query = path.partition("?")
             if name == "/v1/batches" and self.has_list:
+                self.n_lists += 1
+                if (action := self.listed(self.n_lists - 1)) is not None:
+                    return action
                 return Action(body=self._list(dict(part.split("=") for part in query.split("&") if part)))
             if found := re.fullmatch(r"/v1/batches/(batch_\d+)", name):
                 self.n_looks += 1
@@ -101,6 +108,9 @@ class FakeBatches:
                 batch = self._find(found[1])
                 return Action(body=self._object(batch)) if batch else not_found(path)
             if found := re.fullmatch(r"/v1/files/((\w+)-(?:output|errors))/content", name):
+                self.n_contents += 1
+                if (action := self.content(self.n_contents - 1)) is not None:
+                    return action
                 files = self._files(self._find(found[2]))
                 return Action(body=files[found[1]]) if found[1] in files else not_found(path)
         return not_found(path)
@@ -182,6 +192,8 @@ class FakeBatches:
             expired = any(self.line(batch, line) == EXPIRED for line in batch.lines)
             status = "cancelled" if batch.cancelled else "expired" if expired else "completed"
         n_done = len(batch.lines) if has_ended and not batch.errors else 0
+        if files and self.n_nameless > 0:
+            files, self.n_nameless = {}, self.n_nameless - 1
         name = batch.batch_id
         return {
             "id": name,

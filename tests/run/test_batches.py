@@ -33,7 +33,7 @@ from kohaku_ray.models.openai import BatchConfig, OpenAIConfig
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
 from kohaku_ray.run import batches as run_batches
-from kohaku_ray.run.batches import FILE_TRIES, BatchBackend, BatchRecords, server_digest
+from kohaku_ray.run.batches import FILE_TRIES, UNSEEN_TRIES, BatchBackend, BatchRecords
 from kohaku_ray.run.checks.deployments import application_name
 from kohaku_ray.run.segments import Entry, SegmentStore
 
@@ -246,6 +246,18 @@ def test_a_file_beyond_the_tokens_of_the_account_goes_in_halves_one_after_the_ot
     assert max(batches.paid.values()) == 1
 
 
+def test_files_grow_again_when_another_user_of_the_account_has_ended_his(tmp_path):
+    n_refused = 7  # 16, 8, 4, 2, 1 lines, and 1 again and again
+
+    with provider(refuse=lambda batch: [fault("token_limit_exceeded")] * (batch.index < n_refused)) as (
+        server,
+        batches,
+    ):
+        replies = ask(server, tmp_path, requests(16))
+    assert all(isinstance(reply, Reply) for reply in replies)
+    assert [len(batch.lines) for batch in batches.batches] == [16, 8, 4, 2, 1, 1, 1, 1, 2, 4, 8, 1]
+
+
 def test_a_batch_that_does_not_end_is_cancelled_and_the_rest_fails_or_is_asked_singly(tmp_path):
     with provider(delay_s=3600) as (server, batches):
         replies = ask(server, tmp_path / "failing", requests(3), {"deadline_s": 0.2})
@@ -317,16 +329,10 @@ async def test_a_later_job_of_the_same_process_lengthens_the_deadline_of_a_batch
     assert max(batches.paid.values()) == 1
 
 
-def test_one_process_has_all_batches_of_a_server_and_account(tmp_path):
-    """Another account does not see them: it would take them for forgotten, and pay them again."""
-    with provider(delay_s=0.5) as (server, _):
-        mine = deployment(server)
-        same = deployment(server, {"deadline_s": 1.0}, price={"prompt": 1.0}, max_ongoing=3)
-        other = deployment(server, api_key_env="OTHER_KEY")
-        assert application_name("a", mine) == application_name("b", same) != application_name("a", other)
-        leave(server, tmp_path, requests(3), lambda: records(tmp_path) and records(tmp_path)[0]["batch_id"])
-        assert BatchRecords(str(tmp_path)).open(server_digest(other)) == []
-        assert len(BatchRecords(str(tmp_path)).open(server_digest(mine))) == 1
+def test_one_process_has_all_batches_of_a_server_whatever_the_settings():
+    with provider() as (server, _):
+        other = deployment(server, {"deadline_s": 1.0}, price={"prompt": 1.0}, max_ongoing=3, api_key_env="OTHER_KEY")
+        assert application_name("a", deployment(server)) == application_name("b", other)
 
 
 def test_a_batch_that_is_cancelling_for_ever_is_asked_singly_where_that_is_allowed(tmp_path, monkeypatch):
@@ -340,7 +346,7 @@ def test_a_batch_that_is_cancelling_for_ever_is_asked_singly_where_that_is_allow
 @check_rows(
     ("what", "play"),
     [
-        ("a file's upload fails once", {"upload": lambda index: Action(503, "busy") if index == 0 else None}),
+        ("a file's upload fails for longer", {"upload": lambda index: Action(503, "busy") if index < 5 else None}),
         ("the answer to its creation is lost", {"create": lambda index: Action(reset=True) if index == 0 else None}),
         ("its creation fails", {"create": lambda index: Action(503, "busy") if index == 0 else None}),
         (
@@ -437,12 +443,45 @@ async def test_progress_says_batches_lines_and_age(tmp_path):
     assert said == ["3 calls gathered", "1 batch, 0 of 3 lines done, 0 min since", ""]
 
 
-def test_a_batch_that_the_server_has_forgotten_is_asked_again(tmp_path):
-    with provider() as (server, batches):
-        ask(server, tmp_path, requests(3))
-        batches.batches.clear()
+def test_what_a_server_does_not_know_at_once_is_looked_for_again_and_paid_once(tmp_path, subtests):
+    gone = Action(404, error_body("no such object"))
+    plays = {
+        "a new batch (anthropic-sdk-python#1432)": {"look": lambda index: gone if index < 2 else None},
+        "an ended batch's file, named late (litellm#37715)": {"n_nameless": 2},
+        "its file, there late": {"content": lambda index: gone if index < 2 else None},
+    }
+    for what, play in plays.items():
+        with subtests.test(what), provider(delay_s=0.1, **play) as (server, batches):
+            replies = ask(server, tmp_path / what[:12], requests(3))
+            assert all(isinstance(reply, Reply) for reply in replies), replies
+            assert [len(file) for file in batches.files] == [3]
+
+
+def test_a_batch_that_another_account_sent_is_kept_and_the_way_out_said(tmp_path):
+    with provider(delay_s=0.3) as (server, batches):
+        leave(server, tmp_path, requests(3), lambda: records(tmp_path) and records(tmp_path)[0]["batch_id"])
+        mine, batches.batches = batches.batches, []
+        failures = ask(server, tmp_path, requests(3))
+        assert {type(failure) for failure in failures} == {TransientModelError}
+        assert "the server has no batch batch_0" in str(failures[0])
+        assert f"delete batches/{records(tmp_path)[0]['name']}.json" in str(failures[0])
+        assert batches.batches == []
+        assert batches.n_looks > UNSEEN_TRIES
+        batches.batches = mine
         assert all(isinstance(reply, Reply) for reply in ask(server, tmp_path, requests(3)))
-        assert len(batches.batches) == 1
+        assert [len(file) for file in batches.files] == [3]
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_batch_that_may_be_there_is_not_sent_again_while_its_list_is_refused(tmp_path, status):
+    """A key that is changed while the answer to a batch's creation was lost."""
+    with provider(delay_s=0.1, create=lambda index: Action(reset=True) if index == 0 else None) as (server, batches):
+        batches.listed = lambda index: Action(status, error_body("no"))
+        assert not any(isinstance(reply, Reply) for reply in ask(server, tmp_path, requests(3)))
+        assert len(records(tmp_path)) == 1
+        batches.listed = lambda index: None
+        assert all(isinstance(reply, Reply) for reply in ask(server, tmp_path, requests(3)))
+        assert [len(file) for file in batches.files] == [3]
 
 
 def test_a_record_that_cannot_be_read_stops_before_anything_is_paid(tmp_path):

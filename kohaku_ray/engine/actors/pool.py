@@ -19,6 +19,7 @@ from kohaku_ray.answering.local_index import Depths
 from kohaku_ray.answering.tools import RunContext
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment
+from kohaku_ray.engine import MOST_TASKS
 from kohaku_ray.engine.actors.members import MemberProcess
 from kohaku_ray.engine.actors.retriever import Retriever
 from kohaku_ray.engine.actors.voter import MembersAndVoter, Voter
@@ -114,12 +115,12 @@ class ActorPool:
             # The first voter writes the outputs: beside the driver, so that a run directory on its disk is complete.
             node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
             here: dict[str, Any] = {"num_cpus": 0, "resources": {}, "scheduling_strategy": node}
-            process = ray.remote(max_concurrency=1000, **spread)(MemberProcess)
+            process = ray.remote(max_concurrency=MOST_TASKS, **spread)(MemberProcess)
             voter = ray.remote(max_concurrency=VOTER_THREADS, **spread)(Voter)
             names = [f"kohaku_ray members {self._pool_id} {number}" for number in range(self._n_workers)]
             first, *others = (f"kohaku_ray voter {self._pool_id} {number}" for number in range(n_voters(config)))
             if len(names) == 1 and not others and _is_one_machine(config):
-                both = ray.remote(max_concurrency=1000, **always)(MembersAndVoter)
+                both = ray.remote(max_concurrency=MOST_TASKS, **always)(MembersAndVoter)
                 self.members = self.voters = [both.options(name=names[0], **here).remote()]
             else:
                 self.members = [process.options(name=name).remote() for name in names]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import ray
 
 from kohaku_ray.config.sections import LedgerConfig
-from kohaku_ray.engine import NAMESPACE
+from kohaku_ray.engine import MOST_TASKS, NAMESPACE
 from kohaku_ray.engine.cluster import idle_cpus, print_progress
 from kohaku_ray.engine.errors import Refused, ray_get
 from kohaku_ray.engine.ledger.shard import GONE_S, LedgerShard, Wanted, shard_name
@@ -230,6 +230,6 @@ def _shard_actor(
         "scheduling_strategy": "SPREAD",
         "max_restarts": -1,
         "max_task_retries": -1,
-        "max_concurrency": 10_000,
+        "max_concurrency": MOST_TASKS,
     }
     return ray.remote(LedgerShard).options(**options).remote(path, shard, n_shards, config.flush_s)

@@ -13,6 +13,7 @@ from typing import Any
 
 import ray
 
+from kohaku_ray.engine import MOST_TASKS
 from kohaku_ray.engine.errors import Refused, ray_get
 from kohaku_ray.engine.serving.handles import CallOutcome, answer_together, batch_actor_name
 from kohaku_ray.engine.serving.limiter import detached_actor
@@ -27,49 +28,58 @@ from kohaku_ray.run.lease import repeated
 IDLE_EXIT_S = 300.0
 """Seconds without a call or a job's heartbeat after which the actor ends, if no batch is under way."""
 
-BEAT_S = 60.0
-"""Seconds between a job's heartbeats."""
+BEAT_S = 10.0
+"""Seconds between a job's heartbeats; an actor that was killed waits for one."""
 
 TELL_EVERY_S = 10.0
 """Longest time that a reply waits for its siblings' before a ledger's shard is told of it: they lie all over a file,
 which is read in seconds, and another file takes hours."""
 
-MOST_CALLS = 100_000
-"""Calls to the actor at once: each has the members of a question."""
-
 
 class BatchActor:
     """A ``BatchBackend`` as a Ray actor."""
 
-    def __init__(self, path: str, deployment: OpenAIConfig) -> None:
-        self._deployment = deployment
-        self._backend = BatchBackend(deployment, _client(deployment), BatchRecords(path))
+    def __init__(self, path: str) -> None:
+        self._records = BatchRecords(path)
+        self._backend: BatchBackend | None = None
+        self._deployment: OpenAIConfig | None = None
+        self._since = 0.0
+        self._told = asyncio.Event()
         self._last_heard = time.monotonic()
         self._watch: asyncio.Task[None] | None = None
 
-    async def beat(self, deployment: OpenAIConfig) -> None:
-        """Note that a job is there, follow its settings, such as a longer deadline, and find the ledger's batches."""
-        if deployment != self._deployment:
-            self._backend.use(deployment, _client(deployment))
-            self._deployment = deployment
-        await self._open()
+    async def beat(self, deployment: OpenAIConfig, since: float) -> None:
+        """Note that a job is there, and find the ledger's batches.
+
+        Args:
+            deployment: The job's, with settings such as a deadline. Those of the job that started last are followed.
+            since: When the job started, by ``time.time``.
+        """
+        self._last_heard = time.monotonic()
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._end_idle())
+        if since > self._since:
+            if self._backend is None:
+                self._backend = BatchBackend(deployment, _client(deployment), self._records)
+            elif deployment != self._deployment:
+                self._backend.use(deployment, _client(deployment))
+            self._since, self._deployment = since, deployment
+            self._told.set()
+        assert self._backend is not None
+        await self._backend.open()
 
     async def ask_all(self, requests: Sequence[ChatRequest], shard: str | None = None) -> list[CallOutcome]:
-        """Answer requests; see ``Together.ask_all``."""
-        await self._open()
+        """Answer requests; see ``Together.ask_all``. An actor that was started again waits for a job's heartbeat."""
+        self._last_heard = time.monotonic()
+        await self._told.wait()
         return await answer_together(self._ask, requests, shard, TELL_EVERY_S)
 
     async def progress(self) -> BatchProgress:
         """Say what is under way."""
-        return self._backend.progress()
-
-    async def _open(self) -> None:
-        self._last_heard = time.monotonic()
-        if self._watch is None:
-            self._watch = asyncio.create_task(self._end_idle())
-        await self._backend.open()
+        return BatchProgress() if self._backend is None else self._backend.progress()
 
     async def _ask(self, request: ChatRequest) -> CallOutcome:
+        assert self._backend is not None
         began = time.perf_counter()
         outcome: Reply | Refused
         try:
@@ -81,7 +91,7 @@ class BatchActor:
         return outcome, time.perf_counter() - began
 
     async def _end_idle(self) -> None:
-        while not self._backend.is_idle or time.monotonic() - self._last_heard < IDLE_EXIT_S:
+        while not (self._backend is None or self._backend.is_idle) or time.monotonic() - self._last_heard < IDLE_EXIT_S:
             await asyncio.sleep(BEAT_S)
         ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
 
@@ -97,12 +107,13 @@ def gathering(path: str, deployments: Sequence[OpenAIConfig]) -> Iterator[list[A
     Raises:
         DataError: A record of a batch cannot be read.
     """
-    options = {"max_task_retries": -1, "max_concurrency": MOST_CALLS}
+    options = {"max_task_retries": -1, "max_concurrency": MOST_TASKS}
     named = {batch_actor_name(application_name("", deployment), path): deployment for deployment in deployments}
-    actors = {name: detached_actor(BatchActor, name, path, deployment, **options) for name, deployment in named.items()}
+    actors = {name: detached_actor(BatchActor, name, path, **options) for name in named}
+    since = time.time()
 
     def beat() -> list[Any]:
-        return [actor.beat.remote(named[name]) for name, actor in actors.items()]
+        return [actor.beat.remote(named[name], since) for name, actor in actors.items()]
 
     ray_get(beat())
     with repeated(beat, BEAT_S, "batches"):
