@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from kit.fake_batches import EXPIRED, FakeBatches
@@ -122,9 +123,32 @@ def test_a_shard_is_told_of_a_batchs_replies_while_another_file_asks_what_expire
         deployment = OpenAIConfig(base_url=server.base_url, model="fake", api_key_env=None, batch=batch)
 
         async def run():
-            return await BatchActor(str(tmp_path), deployment).ask_all(requests, "ledger-1-0")
+            actor = BatchActor(str(tmp_path))
+            await actor.beat(deployment, time.time())
+            return await actor.ask_all(requests, "ledger-1-0")
 
         outcomes = asyncio.run(run())
         assert [len(file) for file in server.batches.files] == [3, 1]
     assert all(isinstance(reply, Reply) for reply, _ in outcomes)
     assert [(name, set(texts)) for name, texts in told] == [("ledger-1-0", set(others))]
+
+
+async def test_a_gatherer_follows_the_job_that_started_last_and_once_started_again_waits_for_it(told, tmp_path):
+    """Settings of a job that has ended, such as its shorter deadline, would cancel a batch under way."""
+
+    def deployment(**batch):
+        batch = {"gather_s": 0.05, "poll_s": 0.02, **batch}
+        return OpenAIConfig(base_url=server.base_url, model="fake", api_key_env=None, batch=batch)
+
+    with FakeOpenAI(batches=FakeBatches(delay_s=1.0)) as server:
+        actor = BatchActor(str(tmp_path))  # as Ray starts it again: it knows of no job
+        request = ChatRequest("fake", (("user", "[ref_id=a] ?"),), 0.7, 1.0, 64, 1)
+        asked = asyncio.create_task(actor.ask_all([request]))
+        await asyncio.sleep(0.2)
+        assert server.batches.n_uploads == 0
+        await actor.beat(deployment(deadline_s=0.3), 1.0)
+        await actor.beat(deployment(deadline_s=60), 2.0)
+        await actor.beat(deployment(deadline_s=0.3), 1.0)  # a job that goes on, and started before
+        [(reply, _)] = await asyncio.wait_for(asked, 30)
+        assert isinstance(reply, Reply)
+        assert server.batches.n_cancels == 0
