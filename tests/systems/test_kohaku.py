@@ -459,6 +459,8 @@ CUT_BY_WINDOW = replace(CUT, prompt_tokens=3000)
     ("replies", "calls", "error"),
     [
         ([CUT, reply()], [(0, None), (0, 2048)], None),
+        ([CUT, Reply(BLANK), reply()], [(0, None), (0, 2048), (1, None)], None),
+        ([CUT, Reply(UNREADABLE), reply()], [(0, None), (0, 2048), (1, None)], None),
         ([CUT, CUT], [(0, None), (0, 2048)], "cut at 1024 tokens: raise max_tokens"),
         ([CUT_BY_WINDOW], [(0, None)], "was cut"),
         ([LOOP, reply()], [(0, None), (1, None)], None),

@@ -71,7 +71,7 @@ async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> 
             evidence = await plan_and_search(evidence.question, tools, settings, attempt)
             plans += evidence.trace
         tries += await Attempt(evidence, tools, settings, attempt).tries()
-        if any(attempted.failed or not attempted.prediction.is_blank for attempted in tries):
+        if tries[-1].failed or any(not attempted.prediction.is_blank for attempted in tries):
             break
     best = max(reversed(tries), key=lambda attempted: attempted.worth)
     return Answer(
@@ -116,7 +116,7 @@ class Try:
         prediction: What was read; blank without a reply.
         shown: What the model was shown.
         reply: The reply; None if the model failed, or had nothing to be shown.
-        failed: No further attempt is worth its tokens: the model failed, or needs more tokens than it may generate.
+        failed: The model failed, or needs more tokens than it may generate: as an attempt's last try, it ends them.
         doubted: The passage that it quotes, where this does not say which value is meant (``check_value``).
     """
 
