@@ -67,7 +67,7 @@ def test_a_model_too_large_for_its_gpus_is_refused_with_both_sizes(model):
     with pytest.raises(
         ConfigError,
         match=r"a replica of big needs 131\.5 GiB of a GPU for its weights and 1\.5 GiB of the engine's own but of the "
-        r"largest GPU, of 79\.2 GiB, it gets 72\.9 GiB: raise tensor_parallel, or use larger GPUs",
+        r"largest GPU, of at most 94 GiB, it gets at most 86\.5 GiB: raise tensor_parallel, or use larger GPUs",
     ):
         check_demand(demand, node("H100"), nodes=[node("H100"), node("L4")])
     check_demand(answer_demand(served(model, "tensor_parallel: 2")), node("H100"), nodes=[node("H100")])
@@ -75,6 +75,32 @@ def test_a_model_too_large_for_its_gpus_is_refused_with_both_sizes(model):
     nodes = [node("H100"), node("L4", small=1)]
     with pytest.raises(ConfigError, match=r"needs 34\.0 GiB .* for its part of 130\.0 GiB of weights on 4 GPUs and"):
         check_demand(answer_demand(on_l4), node("H100", 16, small=1), nodes=nodes)
+
+
+@check_rows(
+    ("kind", "gib", "largest"),
+    [
+        ("V100", 24, "32"),
+        ("A100", 61, "79.2"),  # a model of 32 billion numbers in bfloat16
+        ("H100", 80, "94"),
+        ("H20", 110, "139.8"),
+    ],
+)
+def test_a_type_with_several_sizes_refuses_only_what_the_largest_does_not_hold(tmp_path, kind, gib, largest):
+    def check(gib: int) -> str:
+        save_header(tmp_path / "m" / "model.safetensors", w=("BF16", gib * GIB))
+        return cards.too_small(cards.deployment_needs(served(f"{tmp_path}/m").deployments), [node(kind)])
+
+    assert check(gib) == ""
+    assert f"of the largest GPU, of at most {largest} GiB, it gets at most " in check(2 * gib)
+
+
+def test_a_size_that_a_node_names_beside_rays_own_type_counts(model):
+    small, large = (node("A100", **{f"accelerator_type:A100-{size}G": 1.0}) for size in (40, 80))
+    needs = cards.deployment_needs(served(model, "tensor_parallel: 2").deployments)
+    assert "of at most 39.4 GiB" in cards.too_small(needs, [small])
+    assert cards.too_small(needs, [large]) == ""
+    assert cards.card_bytes([large]) == int(79.2 * GIB)
 
 
 SHAPES = {
@@ -156,14 +182,16 @@ def test_a_window_that_does_not_fit_beside_the_weights_is_said_with_the_one_that
     with pytest.raises(
         ConfigError,
         match=r"a replica of big needs 21\.3 GiB of a GPU for its weights and 1\.5 GiB of the engine's own, and for a "
-        r"window of 32,768 tokens 4\.5 GiB of it but of the largest GPU, of 22\.5 GiB, it gets 20\.7 GiB: lower "
-        r"deployments\.big\.window_tokens to 28672, raise tensor_parallel, or use larger GPUs",
+        r"window of 32,768 tokens 4\.5 GiB of it but of the largest GPU, of at most 22\.5 GiB, it gets at most "
+        r"20\.7 GiB: lower deployments\.big\.window_tokens to at most 28672, raise tensor_parallel, or use larger GPUs",
     ):
         check_demand(answer_demand(served(path, "window_tokens: 32768")), node("L4"), nodes=[node("L4")])
     check_demand(answer_demand(served(path, "window_tokens: 28672")), node("L4"), nodes=[node("L4")])
     large = served(shaped("Qwen2.5-72B"), "tensor_parallel: 4", "window_tokens: 32768")
-    with pytest.raises(ConfigError, match=r"lower deployments\.big\.window_tokens to 11264, raise tensor_parallel"):
-        check_demand(answer_demand(large), node("A100"), nodes=[node("A100")])
+    with pytest.raises(
+        ConfigError, match=r"lower deployments\.big\.window_tokens to at most 11264, raise tensor_parallel"
+    ):
+        check_demand(answer_demand(large), node("A100-40G"), nodes=[node("A100-40G")])
 
 
 @pytest.mark.parametrize(
@@ -188,7 +216,9 @@ def test_an_encoder_too_large_for_its_share_is_refused(tmp_path):
     save_header(tmp_path / "e" / "model.safetensors", w=("F32", 15 * GIB))
     overrides = [f"index.encoder.model={tmp_path}/e", "index.encoder_gpus=0.5"]
     demand = index_demand(load_config("demo", overrides), Encoders(2, gpu=True))
-    with pytest.raises(ConfigError, match=r"an encoder needs 15\.0 GiB .* of 22\.5 GiB, it gets 11\.2 GiB: "):
+    with pytest.raises(
+        ConfigError, match=r"an encoder needs 15\.0 GiB .* of at most 22\.5 GiB, it gets at most 11\.2 GiB: "
+    ):
         check_demand(demand, node("L4"), nodes=[node("L4")])
     half = load_config("demo", [*overrides, "index.encoder.precision=bfloat16"])
     check_demand(index_demand(half, Encoders(2, gpu=True)), node("L4"), nodes=[node("L4")])
@@ -202,7 +232,7 @@ def test_an_index_too_large_for_the_retrievers_share_is_refused_where_it_must_be
     need = retriever_need(load_config("demo", overrides), index)
     small = cards.too_small({"a retriever": need}, [node("H100")])
     assert small.startswith("a retriever needs 31.5 GiB of a GPU for a shard of the index and FAISS's temporary memory")
-    assert "of 79.2 GiB, it gets 19.8 GiB: raise index.shards" in small
+    assert "of at most 94 GiB, it gets at most 23.5 GiB: raise index.shards" in small
     assert retriever_need(load_config("demo", overrides[:1]), index) is None, "auto searches on the CPU then"
 
 

@@ -29,6 +29,10 @@ CARD_GIB = {
 }
 """Memory of a GPU that programs see, by Ray's accelerator type; of a type with several sizes, the smallest."""
 
+# NVIDIA's data sheets: V100 16 or 32 GB, A100 40 or 80, H100 80 or (NVL) 94, H20 96 or (H20-3e) 141.
+LARGEST_CARD_GIB = CARD_GIB | {"V100": 32.0, "A100": 79.2, "H100": 94.0, "H20": 139.8}
+"""The same, but of a type with several sizes the largest: Ray does not tell them apart, so a refusal needs it."""
+
 ENGINE_BYTES = 3 << 29
 """Memory of a GPU that vLLM takes beside weights and KV cache: CUDA's own, graphs, activations of 8,192 tokens."""
 
@@ -202,7 +206,7 @@ def too_small(needs: Mapping[str, CardNeed], nodes: Sequence[Mapping[str, float]
     """Say who needs more of a GPU than the largest that it may get has; empty: all fit, or their GPUs are unknown."""
     for who, need in needs.items():
         fitting = [node for node in nodes if node.get("GPU") and all(node.get(kind, 0.0) for kind in need.resources)]
-        sizes = [gib for node in fitting for gib in _card_gib(node)]
+        sizes = [gib for node in fitting for gib in _card_gib(node, LARGEST_CARD_GIB)]
         if not sizes or None in sizes:
             continue
         largest = max(size for size in sizes if size is not None)
@@ -214,25 +218,27 @@ def too_small(needs: Mapping[str, CardNeed], nodes: Sequence[Mapping[str, float]
         if of_window:
             what = f"{what}, and for a window of {need.window:,} tokens {of_window / 2**30:.1f} GiB of it"
         if need.token_bytes and (fits := int(left // need.token_bytes) // WINDOW_STEP * WINDOW_STEP) > 0:
-            way_out = f"lower {need.setting} to {fits}, {way_out}"
+            way_out = f"lower {need.setting} to at most {fits}, {way_out}"
         return (
             f"{who} needs {(need.n_bytes + of_window) / 2**30:.1f} GiB of a GPU for {what} but of the largest GPU, of "
-            f"{largest:g} GiB, it gets {need.share * largest:.1f} GiB: {way_out}, or use larger GPUs"
+            f"at most {largest:g} GiB, it gets at most {need.share * largest:.1f} GiB: {way_out}, or use larger GPUs"
         )
     return ""
 
 
 def card_bytes(nodes: Iterable[Mapping[str, float]]) -> int | None:
     """Return the memory of the smallest GPU of these nodes; None: a type is unknown."""
-    sizes = [size for node in nodes if node.get("GPU") for size in _card_gib(node)]
+    sizes = [size for node in nodes if node.get("GPU") for size in _card_gib(node, CARD_GIB)]
     known = [size for size in sizes if size is not None]
     return int(min(known) * 2**30) if known and len(known) == len(sizes) else None
 
 
-def _card_gib(node: Mapping[str, float]) -> list[float | None]:
+def _card_gib(node: Mapping[str, float], sizes: Mapping[str, float]) -> list[float | None]:
     """Return the memory of a node's types of GPUs; ``[None]``: it names none."""
-    kinds = [kind.partition(":")[2] for kind in node if kind.startswith("accelerator_type:")]
-    return [CARD_GIB.get(kind) for kind in kinds] or [None]
+    kinds = {kind.partition(":")[2] for kind in node if kind.startswith("accelerator_type:")}
+    if kinds & {"A100-40G", "A100-80G"}:  # set by hand beside Ray's own A100
+        kinds.discard("A100")
+    return [sizes.get(kind) for kind in kinds] or [None]
 
 
 def _bytes_of(files: Mapping[str, Mapping[str, Any]], view: str, dim: int) -> int:
