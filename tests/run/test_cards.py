@@ -156,6 +156,21 @@ def test_layers_with_a_sliding_window_or_latent_attention_keep_less(tmp_path):
     assert per_token(state_size=16) == 0, "a model without attention"
 
 
+@check_rows(
+    ("more", "expected"),
+    [
+        ({"sliding_window": 1024}, 0),  # as google/gemma-3-12b-it: 8 of its 48 layers keep all tokens
+        ({"full_attention_interval": 4}, 0),  # as Qwen/Qwen3-Next-80B-A3B-Instruct
+        ({"sliding_window": 131072, "use_sliding_window": False}, 48 * 2 * 8 * 256 * 2),  # as Qwen/Qwen2.5-7B-Instruct
+        ({"sliding_window": None}, 48 * 2 * 8 * 256 * 2),  # as mistralai/Mistral-7B-Instruct-v0.3
+    ],
+)
+def test_keys_and_values_are_unknown_where_config_json_leaves_open_which_layers_keep_all(tmp_path, more, expected):
+    shape = {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256, "num_hidden_layers": 48}
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": shape | more}))
+    assert cards.bytes_per_token(served(str(tmp_path)).deployments["big"]) == expected
+
+
 @pytest.mark.parametrize(
     ("preset", "name", "key"),
     [

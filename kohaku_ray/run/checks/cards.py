@@ -124,6 +124,9 @@ def bytes_per_token(deployment: VllmConfig) -> int:
         config = json.loads((directory / "config.json").read_text())
         config = config.get("text_config") or config
         kinds = config.get("layer_types")
+        has_window = config.get("sliding_window") and config.get("use_sliding_window", True)  # Qwen2.5's is not used
+        if not kinds and (has_window or config.get("full_attention_interval")):
+            return 0  # which layers keep all tokens stands in the library's code (Gemma 3, Qwen3-Next)
         n_layers = kinds.count("full_attention") if kinds else config["num_hidden_layers"]
         if rank := config.get("kv_lora_rank"):
             n_numbers = rank + config["qk_rope_head_dim"]
