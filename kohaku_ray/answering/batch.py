@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 from kohaku_ray.answering.tools import LedgerClient
 from kohaku_ray.config import Config
 from kohaku_ray.errors import ContextOverflowError, DataError, ModelError, RefusedAccessError, TransientModelError
+from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.run.checks.demand import QUEUED
 from kohaku_ray.run.exchange.batch_file import BatchLine, BatchModels, BatchOutput, LineError, read_lines
 from kohaku_ray.run.models import dollars
@@ -21,7 +23,7 @@ AHEAD = 4
 """Lines that are read ahead of the first one without a reply, per call that may be in flight."""
 
 MOST_AHEAD_MIB = 64
-"""Bytes of these lines, beyond which none is read."""
+"""Bytes of these lines, beyond which none is read. Not by a provider's batch: no line has a reply before it ends."""
 
 
 @dataclass(slots=True)
@@ -66,7 +68,7 @@ async def ask_lines(
 
     ``show_progress`` gets the number of lines that are done, and what was paid.
 
-    Memory: the lines between the first one without a reply and the last one read, see ``AHEAD``.
+    Memory: the lines between the first one without a reply and the last one read, see ``AHEAD`` and ``MOST_AHEAD_MIB``.
 
     Raises:
         DataError: The ledger or the output cannot be written.
@@ -74,6 +76,9 @@ async def ask_lines(
     n_slots = {key: int((1 + QUEUED) * deployment.most_in_flight) for key, deployment in models.deployments.items()}
     slots = {key: asyncio.Semaphore(n_slots[key]) for key in applications}
     most, n_lost = AHEAD * sum(n_slots[key] for key in applications), 0
+    asked = [models.deployments[key] for key in applications]
+    by_batch = any(isinstance(deployment, OpenAIConfig) and deployment.batch is not None for deployment in asked)
+    most_bytes = math.inf if by_batch else MOST_AHEAD_MIB * 2**20
     counted_keys: set[str] = set()
 
     async def ask(line: BatchLine) -> LedgerReply | LineError | DataError:
@@ -127,7 +132,7 @@ async def ask_lines(
         is_asked = line.error is None and line.deployment in slots
         ahead.append((line, asyncio.create_task(ask(line)) if is_asked else None))
         n_bytes += line.n_bytes
-        while len(ahead) >= most or (n_bytes > MOST_AHEAD_MIB * 2**20 and ahead):
+        while len(ahead) >= most or (n_bytes > most_bytes and ahead):
             n_bytes -= ahead[0][0].n_bytes
             await write_first()
     while ahead:

@@ -94,6 +94,23 @@ def test_long_lines_are_few_at_a_time(tmp_path, monkeypatch):
     assert ledger.most <= 3
 
 
+def test_long_lines_are_all_asked_at_once_where_a_providers_batch_gathers_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("kohaku_ray.answering.batch.MOST_AHEAD_MIB", 1)
+
+    class Gathering(FakeLedger):
+        """Replies to nothing before all lines are asked, as a provider's batch of one file."""
+
+        all_asked = asyncio.Barrier(8)
+
+        async def ask(self, request, application, again=False):
+            await asyncio.wait_for(self.all_asked.wait(), 10)
+            return await super().ask(request, application, again)
+
+    texts = [f"{n}" + "x" * 2**19 for n in range(8)]
+    summary = run(tmp_path, texts, Gathering(), "deployments.big.batch=true")
+    assert summary.calls == {"made": 8}
+
+
 def test_refused_lines_never_stop_the_others_and_a_dead_server_does(tmp_path):
     refused = FakeLedger(lambda text: ModelError("refused"))
     assert run(tmp_path, [f"t{n}" for n in range(200)], refused).n_errors == {"request_failed": 200}
