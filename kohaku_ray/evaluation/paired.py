@@ -133,10 +133,7 @@ def cluster_sums(d: F64, clusters: Sequence[str] | None) -> tuple[F64, F64]:
         raise DataError(f"{len(clusters)} clusters are named for {d.size} questions: name one per question.")
     names = {name: number for number, name in enumerate(dict.fromkeys(clusters))}
     of = np.array([names[name] for name in clusters], dtype=np.int64)
-    sums, counts = np.zeros(len(names)), np.zeros(len(names))
-    np.add.at(sums, of, d)
-    np.add.at(counts, of, 1.0)
-    return sums, counts
+    return np.bincount(of, d).astype(np.float64), np.bincount(of).astype(np.float64)
 
 
 def paired_permutation(

@@ -145,11 +145,11 @@ def detectable_difference(deviation: float, n_questions: int) -> float:
     return float(quantiles.sum() * deviation / math.sqrt(n_questions))
 
 
-def questions_needed(deviation: float, difference: float = EFFECT) -> int:
-    """Questions for which a difference is shown at 80 % power: ((z₀.₉₇₅ + z₀.₈) s / δ)², the formula for large n."""
+def questions_needed(deviation: float) -> int:
+    """Questions for which ``EFFECT`` is shown at 80 % power: ((z₀.₉₇₅ + z₀.₈) s / δ)², the formula for large n."""
     from scipy.special import ndtri
 
-    return math.ceil((float(ndtri((1.0 + CONFIDENCE) / 2.0) + ndtri(POWER)) * deviation / difference) ** 2)
+    return math.ceil((float(ndtri((1.0 + CONFIDENCE) / 2.0) + ndtri(POWER)) * deviation / EFFECT) ** 2)
 
 
 def rank_intervals(scores: F64) -> F64:

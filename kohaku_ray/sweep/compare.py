@@ -302,7 +302,7 @@ def _compare(cell: SweepCell, best: SweepCell) -> Comparison:
     if cell is best or not mine.size:
         difference = 0.0 if cell is best else None
         reason = "it is the best of its column" if cell is best else "no question that both have"
-        untested = Welch(difference, reason=reason), Interval(difference, reason=reason)
+        untested = Welch(reason=reason), Interval(difference, reason=reason)
         return Comparison(*about, *untested, Permutation(None, reason=reason), None)
     total, other = cell.total[:, mine], best.total[:, theirs]
     paired = paired_differences(total.mean(axis=0), other.mean(axis=0))
@@ -339,7 +339,6 @@ class ErrorRate:
     """
 
     labels: tuple[str, ...]  # of the facts
-    n_runs: int
     score: float
     parts: Mapping[str, float]
 
@@ -359,7 +358,7 @@ def error_rates(sweep: SweepRecord, *facts: str) -> list[ErrorRate]:
     for labels in sorted(groups, key=lambda labels: [by_number(label) for label in labels]):
         scores, parts_of_runs = zip(*groups[labels], strict=True)
         means = {name: 1 - float(np.mean([parts[name] for parts in parts_of_runs])) for name in parts_of_runs[0]}
-        rates.append(ErrorRate(labels, len(scores), 1 - float(np.mean(scores)), means))
+        rates.append(ErrorRate(labels, 1 - float(np.mean(scores)), means))
     return rates
 
 

@@ -56,7 +56,6 @@ class PublishedPaper:
     documents: str
     presets: Mapping[str, str]  # by encoder: what the paper leaves open of it
     tables: Mapping[str, PublishedTable]
-    reported: Mapping[str, Mapping[str, Any]]  # by place: figures that no cell can have
 
 
 @functools.cache
@@ -78,8 +77,7 @@ def read_paper() -> PublishedPaper:
             figures={name: dict(_walk(values)) for name, values in table.get("figures", {}).items()},
             note=table.get("note", ""),
         )
-    reported = {place: table["reported"] for place, table in data["tables"].items() if "reported" in table}
-    return PublishedPaper(str(data["documents"]), data["presets"], tables, reported)
+    return PublishedPaper(str(data["documents"]), data["presets"], tables)
 
 
 def _labels(settings: Mapping[str, Any]) -> dict[str, str]:

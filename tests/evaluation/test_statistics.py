@@ -62,9 +62,7 @@ class TestWelch:
     def test_by_hand(self):
         # means 3 and 6, variances 1 and 4, 3 seeds each: error √(5/3), dof (5/3)² / ((1/3)²/2 + (4/3)²/2) = 50/17
         test = welch([2, 3, 4], [4, 6, 8])
-        assert test.difference == -3.0
-        assert test.t == pytest.approx(-3 / math.sqrt(5 / 3))
-        assert test.dof == pytest.approx(50 / 17)
+        assert test.p == pytest.approx(2 * stats.t.cdf(-3 / math.sqrt(5 / 3), 50 / 17))
         # pooled deviation √2.5, and J(4) = Γ(2) / (√2 Γ(1.5))
         assert test.g == pytest.approx(-3 / math.sqrt(2.5) / (math.sqrt(2) * math.gamma(1.5)))
         assert test.reason == ""
@@ -77,24 +75,20 @@ class TestWelch:
         if len(set(a)) == len(set(b)) == 1:
             assert test.p is None
             return
-        peer = stats.ttest_ind(a, b, equal_var=False)
-        interval = peer.confidence_interval(0.95)
-        expected = [peer.statistic, peer.df, peer.pvalue, interval.low, interval.high]
-        assert [test.t, test.dof, test.p, test.low, test.high] == pytest.approx(expected, rel=1e-6, abs=1e-9)
+        assert test.p == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue, rel=1e-6, abs=1e-9)
 
     @pytest.mark.parametrize(
-        ("a", "b", "difference", "reason"),
+        ("a", "b", "reason"),
         [
-            ([0.7], [0.5, 0.6], 0.15, "1 and 2 seeds"),
-            ([0.7, 0.7, 0.7], [0.1 + 0.2, 0.3], 0.4, "no variance over seeds on either side"),
-            ([], [0.5, 0.6], None, "nothing to compare: 0 and 2 values"),
+            ([0.7], [0.5, 0.6], "1 and 2 seeds"),
+            ([0.7, 0.7, 0.7], [0.1 + 0.2, 0.3], "no variance over seeds on either side"),
+            ([], [0.5, 0.6], "nothing to compare: 0 and 2 values"),
         ],
     )
-    def test_what_is_not_defined_says_why(self, a, b, difference, reason):
+    def test_what_is_not_defined_says_why(self, a, b, reason):
         test = welch(a, b)
-        assert test.difference == (None if difference is None else pytest.approx(difference))
         assert reason in test.reason
-        assert fields(test)[1:-1] == [None] * 6
+        assert (test.p, test.g) == (None, None)
 
 
 class TestPairedDifferences:

@@ -52,10 +52,10 @@ def test_figures_are_those_of_the_tests_on_seeds_and_questions():
     comparisons = compare_column(cells)
     for mine, each in ((cells[0], comparisons[0]), (cells[2], comparisons[2])):
         peer = stats.ttest_ind(mine.scores, cells[1].scores, equal_var=False)
-        assert (each.welch.t, each.welch.p) == pytest.approx((peer.statistic, peer.pvalue))
+        assert each.welch.p == pytest.approx(peer.pvalue)
         difference = mine.by_question - cells[1].by_question
         difference[np.abs(difference) < 1e-12] = 0.0
-        assert each.interval.mean == pytest.approx(difference.mean()) == pytest.approx(each.welch.difference)
+        assert each.interval.mean == pytest.approx(difference.mean())
         peer_interval = paired_bootstrap(difference)
         assert (each.interval.low, each.interval.high) == pytest.approx((peer_interval.low, peer_interval.high))
         assert each.permutation.p == pytest.approx(paired_permutation(difference).p)
@@ -87,7 +87,6 @@ def test_other_questions_are_compared_on_those_both_have():
     assert (comparisons.n_questions, comparisons.n_common) == (5, 3)
     assert comparisons.mean == pytest.approx(0.25 + 0.75 * 0.3)
     assert comparisons.interval.mean == pytest.approx(-0.5)  # 0.75 × 2 of 3
-    assert comparisons.welch.difference == pytest.approx(-0.5)
     assert comparisons.permutation.n_nonzero == 2
     assert "no variance" in comparisons.welch.reason
 
