@@ -14,9 +14,12 @@ from kohaku_ray.pages.plots import (
     INK,
     PALETTE,
     WIDTH_IN,
+    add_legend,
     drawing,
     legend_name,
+    name_rows,
     new_figure,
+    nice_step,
     shorten,
     svg_text,
 )
@@ -43,16 +46,13 @@ def row_bars(
         bars = axes.barh(heights, np.nan_to_num(shares), height * 0.92, color=colour, label=legend_name(name))
         texts = ["" if np.isnan(share) else f"{100 * share:.1f} %" for share in shares]
         axes.bar_label(bars, texts, padding=2, fontsize=7)
-    axes.set_yticks(np.arange(len(names)), [shorten(name, 30) for name in names])
-    axes.set_ylim(len(names) - 0.5, -0.5)
+    name_rows(axes, names)
     axes.margins(x=0.12)
     axes.xaxis.set_major_formatter(lambda number, _: f"{100 * number:.0f} %")
-    axes.xaxis.grid(True, alpha=0.25)
     axes.set_xlabel(x_label)
     axes.set_ylabel(shorten(y_label, max(4 * len(names), 10)))
     if len(series) > 1:
-        columns = min(len(series), 4)
-        figure.legend(loc="outside upper center", ncols=columns, handlelength=1, columnspacing=1.2, fontsize=8)
+        add_legend(figure, min(len(series), 4))
     return svg_text(figure, label)
 
 
@@ -71,7 +71,7 @@ def named_points(points: Mapping[str, tuple[float, float]], *, x_label: str, y_l
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     axes.grid(True, alpha=0.25)
-    figure.legend(loc="outside upper center", ncols=columns, handlelength=1, columnspacing=1.2, fontsize=8)
+    add_legend(figure, columns)
     return svg_text(figure, label)
 
 
@@ -125,8 +125,6 @@ def histogram(values: Sequence[float], *, x_label: str, y_label: str, label: str
 def bin_edges(values: Sequence[float]) -> F64:
     """Edges of about ten equal bins around all values: multiples of 1, 2 or 5 times a power of ten."""
     low, high = min(values), max(values)
-    rough = max(high - low, 0.01) / _N_BINS
-    power = 10.0 ** np.floor(np.log10(rough))
-    step = power * min(factor for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    step = nice_step(max(high - low, 0.01) / _N_BINS)
     first, last = np.floor(low / step + 1e-9), np.floor(high / step + 1e-9) + 1
-    return np.arange(first, last + 1, dtype=np.float64) * float(step)
+    return np.arange(first, last + 1, dtype=np.float64) * step

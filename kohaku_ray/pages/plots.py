@@ -8,6 +8,7 @@ quantities with their units, and ``label``, the plot in words for readers who ca
 from __future__ import annotations
 
 import io
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -160,7 +161,7 @@ def grouped_bars(
     axes.set_ylim(0, 1.1)
     _name_axes(axes, x_label, y_label)
     if len(series) > 1:
-        _legend(figure, min(len(series), 4), fontsize=9)
+        add_legend(figure, min(len(series), 4), fontsize=9)
     return svg_text(figure, label)
 
 
@@ -186,7 +187,7 @@ def stacked_bars(
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     _name_axes(axes, x_label, y_label)
     if len(drawn) > 1:
-        _legend(figure, min(len(drawn), 4), fontsize=9)
+        add_legend(figure, min(len(drawn), 4), fontsize=9)
     return svg_text(figure, label)
 
 
@@ -200,10 +201,10 @@ def share_bars(
     figure, axes = new_figure(WIDTH_IN, 0.75 + 0.17 * -(-len(drawn) // 2) + 0.27 * max(len(names), 2))
     _stack(axes, axes.barh, drawn, colours, lambda share: f"{100 * share:.0f}" if share >= least else "")
     axes.xaxis.set_major_formatter(lambda number, _: f"{100 * number:.0f} %")
-    _name_rows(axes, names)
+    name_rows(axes, names)
     axes.set_xlabel(x_label)
     if drawn:
-        _legend(figure, 2)
+        add_legend(figure, 2)
     return svg_text(figure, label)
 
 
@@ -343,7 +344,7 @@ def lines(every: Sequence[PlotLine], *, x_label: str, y_label: str, label: str) 
     axes.xaxis.set_major_formatter(lambda number, _: f"{number:g}")
     axes.set_ylim(bottom=0)
     _name_axes(axes, x_label, y_label)
-    _legend(figure, 2, handlelength=1.6)
+    add_legend(figure, 2, handlelength=1.6)
     return svg_text(figure, label)
 
 
@@ -371,7 +372,7 @@ def banded_lines(lines: Sequence[Band], *, x_label: str, y_label: str, label: st
     _number_ticks(axes, lines, MOST_TICKS)
     _name_axes(axes, shorten(x_label, 60), y_label)
     if len(lines) > 1:
-        _legend(figure, columns, handlelength=1.6)
+        add_legend(figure, columns, handlelength=1.6)
     return svg_text(figure, label)
 
 
@@ -433,7 +434,7 @@ def error_bars(
     spread = np.nan_to_num(np.asarray(sd, np.float64))
     heights = np.arange(len(names))
     axes.errorbar(mean, heights, xerr=spread, fmt="o", color=PALETTE[0], markersize=5, capsize=3, elinewidth=1.4)
-    _name_rows(axes, names)
+    name_rows(axes, names)
     axes.set_xlabel(x_label)
     axes.set_ylabel(shorten(y_label, max(4 * len(names), 10)))
     return svg_text(figure, label)
@@ -474,7 +475,7 @@ def frontier(
     axes.margins(0.08, 0.1)
     _name_axes(axes, f"{x_label} (log scale)" if is_wide else x_label, y_label, grid="both")
     if len(points) > 1:
-        _legend(figure, 2)
+        add_legend(figure, 2)
     return svg_text(figure, label)
 
 
@@ -520,13 +521,20 @@ def _name_axes(axes: Axes, x_label: str, y_label: str, grid: Any = "y") -> None:
     axes.grid(True, axis=grid, alpha=0.25)
 
 
-def _name_rows(axes: Axes, names: Sequence[str]) -> None:
+def name_rows(axes: Axes, names: Sequence[str]) -> None:
     """Name the rows of a plot that lies on its side, the first at the top."""
     axes.set_yticks(np.arange(len(names)), [shorten(name, 30) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.xaxis.grid(True, alpha=0.25)
 
 
-def _legend(figure: Figure, columns: int, *, handlelength: float = 1, fontsize: int = 8) -> None:
+def add_legend(figure: Figure, columns: int, *, handlelength: float = 1, fontsize: int = 8) -> None:
+    """Set the legend above a figure's plots."""
     spacing = {"handlelength": handlelength, "columnspacing": 1.2}
     figure.legend(loc="outside upper center", ncols=columns, fontsize=fontsize, **spacing)
+
+
+def nice_step(least: float) -> float:
+    """Return the smallest of 1, 2 and 5 times a power of ten that is not below ``least``, but for rounding."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return power * next(factor for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))

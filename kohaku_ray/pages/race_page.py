@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from kohaku_ray.pages.page import Packed, page_environment
+from kohaku_ray.pages.plots import nice_step
 from kohaku_ray.pages.tables import as_html, as_text
 from kohaku_ray.pages.text import cut, visible, write_duration
 from kohaku_ray.records import pluralize
@@ -200,10 +201,8 @@ def _spread(heights: Sequence[float]) -> list[float]:
     return spread
 
 
-def nice_ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """List multiples of 1, 2 or 5 times a power of ten around an interval, at most about ``most``."""
-    rough = max(high - low, 1e-3) / (most - 1)
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = power * next(factor for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
+def nice_ticks(low: float, high: float) -> list[float]:
+    """List multiples of 1, 2 or 5 times a power of ten around an interval, at most about six."""
+    step = nice_step(max(high - low, 1e-3) / 5)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(step * number, 10) for number in range(first, max(last, first + 1) + 1)]
