@@ -24,7 +24,7 @@ from kohaku_ray.evaluation.passages import numbers_stand_in
 from kohaku_ray.evaluation.submissions import SubmissionRow, read_submission
 from kohaku_ray.index.arrays import F32, F64, Hits
 from kohaku_ray.index.nodes import PARAGRAPH, SECTION, SENTENCE, NodeTable
-from kohaku_ray.index.propagate import propagate, unit_rows
+from kohaku_ray.index.propagate import fill_inner, unit_rows
 from kohaku_ray.index.store import Index
 from kohaku_ray.retrieval import windows
 from kohaku_ray.retrieval.context import Context
@@ -242,7 +242,8 @@ def late_chunks(collection: Collection) -> F32:
     sentences = nodes.kind == SENTENCE
     vectors[sentences] = unit_rows(vectors[sentences])
     weights = np.array(nodes.lists.chars, np.float64).clip(min=1)
-    return propagate(vectors, nodes.parent, weights, fixed=sentences & (np.abs(vectors).sum(axis=1) > 0))
+    fill_inner(vectors, nodes.parent, weights, fixed=sentences & (np.abs(vectors).sum(axis=1) > 0))
+    return vectors
 
 
 def splade(collection: Collection, path: str) -> list[list[Hits]]:

@@ -298,10 +298,7 @@ class Directory:
         Raises:
             DataError: It cannot be written; the old file, if any, is unchanged.
         """
-        with self._writing(name) as file:
-            summed = _Summed(file)
-            summed.write(data)
-        return summed.checksum()
+        return self.write_by(name, lambda file: file.write(data))
 
     def write_by(self, name: str, write: Callable[[Any], object]) -> str:
         """Write a file by a function that takes it opened; returns the file's checksum. See ``write``."""
@@ -337,17 +334,11 @@ class Directory:
         """Write a table as Parquet with zstd; the same rows give the same bytes. Returns the file's checksum."""
         import pyarrow.parquet as pq
 
-        with self._writing(name) as file:
-            summed = _Summed(file)
-            pq.write_table(table.combine_chunks(), summed, compression="zstd")
-        return summed.checksum()
+        return self.write_by(name, lambda file: pq.write_table(table.combine_chunks(), file, compression="zstd"))
 
     def write_arrow(self, name: str, *tables: pa.Table) -> str:
         """Write tables of one schema as an uncompressed Arrow batch each, which a reader maps; returns the checksum."""
-        with self._writing(name) as file:
-            summed = _Summed(file)
-            _write_arrow(summed, tables)
-        return summed.checksum()
+        return self.write_by(name, lambda file: _write_arrow(file, tables))
 
     def read_parquet(self, name: str, expected: str | None = None) -> pa.Table:
         """Read a table that ``write_parquet`` wrote; a ``DataError`` also says that it is truncated or no Parquet."""

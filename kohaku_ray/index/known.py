@@ -133,11 +133,7 @@ class KnownVectors:
 
     def has(self, keys: Keys) -> Mask:
         """Tell which keys are known, shape ``(k,)``, without reading a vector."""
-        keys = as_keys(keys)
-        is_known = np.zeros(len(keys), bool)
-        for part in self._parts:
-            is_known |= part.find(keys)[0]
-        return is_known
+        return self.locate(keys).is_known
 
 
 def known_vectors(path: str, identity: Mapping[str, Any], shard: int | None = None) -> KnownVectors:

@@ -7,7 +7,6 @@ reducer maps the rows it needs.
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import json
 import uuid
@@ -28,7 +27,7 @@ from kohaku_ray.index.kept import KeptDocuments
 from kohaku_ray.index.known import KnownVectors, known_vectors
 from kohaku_ray.index.settings import N_SLOTS, IndexConfig
 from kohaku_ray.index.store import Index, fingerprint
-from kohaku_ray.storage import Directory
+from kohaku_ray.storage import Directory, checksum
 
 FOLDER = "pending"
 
@@ -115,7 +114,7 @@ class PendingVectors(_Segments):
         ``shards`` are those that need each vector; None: nobody reads them by shard.
         """
         # Named by content, so that the first vector of a repeated text is the same in every run.
-        content = hashlib.blake2b(b"".join(keys), digest_size=16).hexdigest()
+        content = checksum(b"".join(keys))
         table = pa.table({"key": pa.array(keys, pa.binary(KEY_BYTES)), "vector": matrix_column(vectors)})
         rows: dict[int, list[int]] = defaultdict(list)
         for row, of in enumerate(shards or ()):

@@ -12,32 +12,21 @@ _BLOCK_ROWS = 16384
 """Children summed at once: bounds the float64 copy, whatever the size of the tree."""
 
 
-def propagate(vectors: F32, parent: I64, weight: F32 | F64 | I64, fixed: Mask | None = None) -> F32:
-    """Fill every inner node with the weighted mean of its children (KohakuRAG, eq. 5).
+def fill_inner(vectors: F32, parent: I64, weight: F32 | F64 | I64, fixed: Mask) -> None:
+    """Fill every inner node with the weighted mean of its children (KohakuRAG, eq. 5), as a unit row, in place.
+
+    A node with no vector below it, such as an image without a caption, stays a row of zeros and counts for nothing in
+    its parent.
 
     Args:
-        vectors: Shape ``(n, d)``; ``fixed`` rows of unit L2 norm, the others ignored.
+        vectors: Shape ``(n, d)``; ``fixed`` rows of unit L2 norm, the others zeros.
         parent: Shape ``(n,)``; ``parent[i] < i``, and ``-1`` marks a document.
         weight: Shape ``(n,)``; non-negative weight of each node in its parent.
-        fixed: Shape ``(n,)``; rows that keep their given vector; None: the leaves.
-
-    Returns:
-        New ``(n, d)`` float32 array of unit rows. A node with no vector below it, such as an image without a caption,
-        is a row of zeros and counts for nothing in its parent.
+        fixed: Shape ``(n,)``; rows that keep their vector.
 
     Raises:
         TreeError: A parent follows its child, a weight is negative, or a node's child weights sum to zero.
     """
-    if fixed is None:
-        fixed = np.ones(len(parent), dtype=bool)
-        fixed[parent[parent >= 0]] = False
-    result: F32 = np.where(fixed[:, None], vectors, np.float32(0)).astype(np.float32, copy=False)
-    fill_inner(result, parent, weight, fixed)
-    return result
-
-
-def fill_inner(vectors: F32, parent: I64, weight: F32 | F64 | I64, fixed: Mask) -> None:
-    """Do what ``propagate`` does in place: ``fixed`` rows have their vectors, the others are zeros."""
     _check(parent, weight)
     present = fixed.copy()
     depth = depths(parent)

@@ -14,7 +14,7 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import F32, KEY_BYTES, column_keys, column_matrix, matrix_column
 from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.records import canonical_json
-from kohaku_ray.storage import Directory
+from kohaku_ray.storage import Directory, checksum
 
 FOLDER = "queries"
 """Where they are, below a ledger's directory."""
@@ -84,7 +84,7 @@ class KeptQueries:
 
     def _write_file(self, keys: Sequence[bytes], vectors: F32) -> bool:
         table = pa.table({"key": pa.array(keys, pa.binary(KEY_BYTES)), "vector": matrix_column(vectors)})
-        name = hashlib.blake2b(b"".join(keys), digest_size=16).hexdigest()
+        name = checksum(b"".join(keys))
         try:
             self._directory.replace_arrow(f"{self._stem}{name}.arrow", table)
         except (DataError, OSError):

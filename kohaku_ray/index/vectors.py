@@ -146,16 +146,16 @@ class VectorIndex:
         writer: Any = faiss.PyCallbackIOWriter(file.write)  # type: ignore[attr-defined]  # its stubs lack it
         faiss.write_index(self.faiss_index, writer)
 
-    def query_ms(self, n_queries: int = 64) -> float:
+    def query_ms(self) -> float:
         """Measure a query's CPU time in milliseconds, among as many as a busy run asks at once: of some own vectors."""
         if not len(self):
             return 0.0
-        places = np.linspace(0, len(self) - 1, n_queries).astype(np.int64)
+        places = np.linspace(0, len(self) - 1, 64).astype(np.int64)
         queries = np.ascontiguousarray(self.vectors[places])
         self.search(queries[:1], 1)  # a file that is mapped is read from disk now
         began = time.process_time()
         self.search(queries, 16)
-        return 1000 * (time.process_time() - began) / n_queries
+        return 1000 * (time.process_time() - began) / len(queries)
 
     def __len__(self) -> int:
         """Count the vectors."""

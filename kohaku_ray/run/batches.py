@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
 from typing import IO
 
 from kohaku_ray.errors import (
@@ -120,7 +121,8 @@ class BatchRecords:
             DataError: One cannot be read, so that its calls might be paid twice.
         """
         names = [name for name in self._directory.names(FOLDER) if not name.endswith(TEMPORARY)]
-        records = sorted((record for record in map(self._read, names) if record.server == server), key=_age)
+        records = [record for record in map(self._read, names) if record.server == server]
+        records.sort(key=attrgetter("created"))
         recorded = self.recorded({key for record in records if record.is_read for key in record.keys})
         left = []
         for record in records:
@@ -146,10 +148,6 @@ class BatchRecords:
                 f"{self._directory.full(name)} says which calls are in a batch of the provider's and cannot be read "
                 f"({error}): if that batch is done or cancelled there, delete the file, which makes its calls again"
             ) from None
-
-
-def _age(record: BatchRecord) -> float:
-    return record.created
 
 
 @dataclass(slots=True)

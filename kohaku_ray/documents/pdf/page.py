@@ -19,7 +19,7 @@ from typing import Any
 
 from kohaku_ray.documents.model import Box, Image
 from kohaku_ray.documents.pdf.forms import read_fields, write_field
-from kohaku_ray.documents.pdf.unseen import SCALE, Piece, drop_unseen
+from kohaku_ray.documents.pdf.unseen import SCALE, Piece, box_of, drop_unseen
 from kohaku_ray.documents.text.content import clean_print
 from kohaku_ray.documents.text.raised import is_tolerance, plain_maths, write_lowered, write_raised
 from kohaku_ray.documents.text.sentences import LEADERS, ends_entry, words_of
@@ -592,7 +592,7 @@ def read_page(page: Any, images: bool = False) -> Page:
     upright = {
         id(piece) for run, of in zip(runs, turns, strict=False) for piece, turned in zip(run, of, strict=True) if turned
     }
-    boxes = [_box(block) for block in blocks if block["type"] == "image"]
+    boxes = [box_of(block) for block in blocks if block["type"] == "image"]
     runs, dropped = drop_unseen(page, textpage, runs, strokes, boxes)
     if upright:  # texts that run another way than the page's: labels of axes, stamps
         texts = (one_font(piece)[0].strip() for run in runs for piece in run if id(piece) in upright)
@@ -623,7 +623,7 @@ def _with_fields(page: Any, runs: Sequence[Sequence[Piece]]) -> list[TextLine]:
 
     def is_field(piece: Piece) -> bool:
         # what is drawn in a low field hangs out of it (pypdf's libreoffice-form.pdf)
-        x0, y0, x1, y1 = _box(piece)
+        x0, y0, x1, y1 = box_of(piece)
         return any(
             left <= (x0 + x1) / 2 <= right and min(y1, bottom) - max(y0, top) > 0.5 * min(y1 - y0, bottom - top)
             for left, top, right, bottom in boxes
@@ -729,13 +729,6 @@ def _blocks(textpage: Any) -> tuple[Sequence[Mapping[str, Any]], Sequence[Sequen
     return blocks, [block["lines"] for block in blocks if block["type"] == "text"]
 
 
-def _box(block: Mapping[str, Any]) -> Box:
-    box = block["bbox"]
-    x: int = box["x"]
-    y: int = box["y"]
-    return x / SCALE, y / SCALE, (x + box["w"]) / SCALE, (y + box["h"]) / SCALE
-
-
 def _are_level(runs: Sequence[Sequence[Piece]]) -> bool:
     """Whether all pieces surely run across the page: each begins at its left edge, its baseline is its lower edge."""
     for run in runs:
@@ -760,7 +753,7 @@ def _lines(runs: Sequence[Sequence[Piece]]) -> list[TextLine]:
     ends_in_space = False
     for run in _with_fractions(runs):
         for pieces in _in_line(run):
-            box = around(list(map(_box, pieces)))
+            box = around(list(map(box_of, pieces)))
             text, size, bold = one_font(pieces[0]) if len(pieces) == 1 else several_fonts(pieces)
             if not (text.isascii() and text.isprintable()):
                 text = plain_maths(clean_print(text))

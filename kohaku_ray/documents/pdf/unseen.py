@@ -132,13 +132,14 @@ def _of_ground(
         if ground and _are_alike(shades, ground) and not any(_is_over(piece, box) for box in unknown):
             # a disc below a white digit may be a character, too
             others = (other for run in runs for other in run if other is not piece and other["text"].strip())
-            if not any(_is_over(piece, _box(other)) for other in others):
+            if not any(_is_over(piece, box_of(other)) for other in others):
                 gone[id(piece)] = GROUND
     return gone
 
 
-def _box(piece: Piece) -> Box:
-    box = piece["bbox"]
+def box_of(block: Mapping[str, Any]) -> Box:
+    """Box in points of what MuPDF printed: a piece, or an image's block."""
+    box = block["bbox"]
     return box["x"] / SCALE, box["y"] / SCALE, (box["x"] + box["w"]) / SCALE, (box["y"] + box["h"]) / SCALE
 
 

@@ -8,7 +8,6 @@ shard, whose router keeps them on one replica.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -24,7 +23,7 @@ from kohaku_ray.engine.serving.handles import CallOutcome, Handles, import_serve
 from kohaku_ray.errors import DataError, ModelError, RefusedAccessError
 from kohaku_ray.models.placement import count_placements
 from kohaku_ray.models.request import ChatRequest, check_finished, check_length, is_finished, shard_of
-from kohaku_ray.records import Reply
+from kohaku_ray.records import Reply, digest_text
 from kohaku_ray.run.lease import RENEWAL_S
 from kohaku_ray.run.record.spending import Paid
 from kohaku_ray.run.segments import MOST_SMALL, Entry, LedgerReply, ReplyIndex, SegmentStore, segment_table
@@ -69,7 +68,7 @@ class ShardActor:
 
 def shard_name(path: str, shard: int, n_shards: int) -> str:
     """Return a shard's actor name: shard 0 has the same name for every ``n_shards``, the others do not."""
-    stem = f"ledger-{hashlib.blake2b(path.encode(), digest_size=8).hexdigest()}-{shard}"
+    stem = f"ledger-{digest_text(path)}-{shard}"
     return stem if shard == 0 else f"{stem}-of-{n_shards}"
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import math
 import os
@@ -76,7 +75,7 @@ from kohaku_ray.run.collection.indexes import (
     views_of,
 )
 from kohaku_ray.run.collection.sources import document_format, read_metadata
-from kohaku_ray.storage import Directory, is_uri
+from kohaku_ray.storage import Directory, checksum, is_uri
 
 BLOCKS_PER_ENCODER = 32
 """Fewest blocks per encoder, unless a block would fall below ``MIN_BLOCK_TOKENS`` (``MIN_GPU_BLOCK_TOKENS``)."""
@@ -240,7 +239,7 @@ def tables_of(document: Document, config: Config, job: str) -> dict[str, Any]:
     count = token_counter(config.index.encoder.tokenizer, config.index.encoder.revision)
     nodes = _counted(flatten(document, chunks_of(config), count), count)
     documents = document_table([document])
-    of_tables = hashlib.blake2b(_as_stream(documents) + _as_stream(nodes), digest_size=16).hexdigest()
+    of_tables = checksum(_as_stream(documents) + _as_stream(nodes))
     return {"documents": documents, "nodes": nodes, "digest": of_tables, "texts": texts_of(nodes, config, job)}
 
 

@@ -109,7 +109,7 @@ class BundledRun(Settings):
     scores: tuple[dict[str, Any], ...]
 
 
-# ``run.models`` names it for type checkers alone.
+# ``Model`` names its prices for type checkers alone: actors that count calls import no configuration.
 BundledRun.model_rebuild(_types_namespace={"PriceConfig": PriceConfig})
 
 
@@ -135,11 +135,6 @@ class Manifest(Settings):
             if run.index not in self.indexes or self.indexes[run.index].key != run.index:
                 wanted.append(f"index {run.index}")
         return [file for file in wanted if file not in self.files]
-
-
-# ``Model`` names its prices for type checkers alone: actors that count calls import no configuration.
-BundledRun.model_rebuild(_types_namespace={"PriceConfig": PriceConfig})
-Manifest.model_rebuild()
 
 
 def write_bundle(path: str, manifest: Manifest, files: Mapping[str, Any]) -> int:

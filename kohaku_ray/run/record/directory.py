@@ -8,11 +8,10 @@ import json
 import os
 import platform
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -32,7 +31,6 @@ from kohaku_ray.storage import (
     join_path,
     make_directory,
     publish,
-    publish_with,
     publishing,
     read_file,
 )
@@ -199,7 +197,7 @@ class RunDirectory:
     def write_text(self, name: str, text: str) -> None:
         """Write a small file in one step."""
         self._make()
-        self._publish(name, lambda temporary: Path(temporary).write_text(text, encoding="utf-8"))
+        publish(self.file(name), text.encode(), _WAY_OUT)
 
     def write_tables(self, parts: Iterable[Tables]) -> None:
         """Write each table in one step, without anything that differs between repeats; each part is taken once."""
@@ -278,9 +276,6 @@ class RunDirectory:
                 )
                 in_error |= set(zip(rows["question_id"].to_pylist(), rows["member"].to_pylist(), strict=True))
         return frozenset(in_error)
-
-    def _publish(self, name: str, write: Callable[[str], object]) -> None:
-        publish_with(self.file(name), write, _WAY_OUT)
 
 
 def is_whole(facts: Mapping[str, Any]) -> bool:
