@@ -47,8 +47,6 @@ from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.hybrid.stages import STAGES, HybridEvidence
 from kohaku_ray.systems.questions import read_questions
 
-ALONE = ("bm25", "cosine")
-
 
 @dataclass
 class OfflineLedger:

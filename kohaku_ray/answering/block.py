@@ -52,7 +52,7 @@ async def prepare_block(
     index: IndexOperations,
     questions: Sequence[Question],
     member: int,
-    settled: Sequence[bool] | None = None,
+    settled: Sequence[bool] | None,
 ) -> list[PreparedQuestion | None]:
     """Prepare a block for a member, or for all that share its evidence.
 

@@ -87,7 +87,7 @@ def start_timers(limit_s: float, again_s: float = 0.0, cpu: bool = True) -> None
     signal.setitimer(signal.ITIMER_REAL, limit_s * (CLOCK_TIMES if cpu else 1), again_s)
 
 
-def parse_in_child(name: str, data: bytes, timeout_s: float, images: bool = False) -> Document:
+def parse_in_child(name: str, data: bytes, timeout_s: float, images: bool) -> Document:
     """Call `parse_file` in this process's child, which is started where there is none; see `in_time`."""
     with _lock:
         child = _running(reads_pdf(name, data))

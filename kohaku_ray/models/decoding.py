@@ -65,7 +65,8 @@ class LocalBackend:
     def __init__(self, model: Any, tokenizer: Any, settings: DecodingSettings, window_tokens: int) -> None:
         """Take over a causal language model of transformers, on its device, with its fast tokenizer."""
         name, reasoning_end = settings.model, settings.reasoning_end
-        self._model, self._tokenizer, self._name = model.eval(), tokenizer, name
+        model.eval()
+        self._tokenizer, self._name = tokenizer, name
         self._window_tokens = window_tokens
         self._template_kwargs = settings.chat_template_kwargs
         self._reasoning_end = tuple(_encode(tokenizer, reasoning_end)) if reasoning_end else ()

@@ -104,9 +104,7 @@ def localise(lists: Sequence[Hits], nodes: NodeTable) -> tuple[Hits, ...]:
     return tuple(Hits(nodes.local(hits.rows), hits.scores) for hits in lists)
 
 
-def find_images(
-    nodes: NodeTable, hits: Sequence[Hits], ranked: Ranked, *, top_k: int, near: bool = False
-) -> list[FoundImage]:
+def find_images(nodes: NodeTable, hits: Sequence[Hits], ranked: Ranked, *, top_k: int, near: bool) -> list[FoundImage]:
     """Rank at most ``top_k`` images of the evidence; one that stands in several places counts once.
 
     Args:

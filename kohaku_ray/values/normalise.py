@@ -200,17 +200,18 @@ def write_number(value: str, unit: str | None = None) -> str:
     amount = parse_amount(plain_characters(value), asked)
     if amount is None or amount.unit or (measured := measure(amount, asked)) is None:
         return value
-    return _plain_number(measured[0] / asked.unit.factor)
+    return write_plain_number(measured[0] / asked.unit.factor)
 
 
 def write_value(value: Value, unit: str | None = None) -> str:
     """Write a number, or a pair as ``[low,high]``, in the unit asked for, plainly: the reverse of ``normalise``."""
     factor = _asked(unit).unit.factor
-    numbers = [_plain_number(number / factor) for number in value.numbers]
+    numbers = [write_plain_number(number / factor) for number in value.numbers]
     return numbers[0] if value.kind == "number" else f"[{','.join(numbers)}]"
 
 
-def _plain_number(number: float) -> str:
+def write_plain_number(number: float) -> str:
+    """Write a number with a decimal point and no separators; at most 12 digits count."""
     return str(int(number)) if number.is_integer() and abs(number) < 1e15 else f"{number:.12g}"
 
 

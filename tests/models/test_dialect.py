@@ -99,12 +99,14 @@ REFUSALS = {
 @check_rows("status, kind", product([400, 422], REFUSALS))
 def test_what_a_server_refuses_by_name_is_written_again_and_remembered(kind, status):
     holds, message, note = REFUSALS[kind]
+    first = asked(1)
+    key = request_key(first)
     with FakeOpenAI(refusing(holds, message, status=status)) as server:
-        replies = ask_in_turn(server, asked(1), asked(2))
+        replies = ask_in_turn(server, first, asked(2))
     assert [reply.note for reply in replies] == [note, note]
     assert server.n_requests == 3  # refused once, for both
     assert all(not holds(received.body) for received in server.log[1:])
-    assert request_key(asked(1)) == request_key(asked(1))
+    assert request_key(first) == key
 
 
 def test_a_priority_is_sent_only_if_asked_for_and_left_out_once_refused():

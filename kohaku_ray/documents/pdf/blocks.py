@@ -197,7 +197,7 @@ def _is_in_columns(window: Sequence[TextRow], i: int, columns: Sequence[TextLine
     return row[0].y0 - window[i - 1][0].y0 < 2 * row[0].size
 
 
-def _is_table(rows: Sequence[TextRow], n_columns: int, is_even: bool = False) -> bool:
+def _is_table(rows: Sequence[TextRow], n_columns: int, is_even: bool) -> bool:
     if _are_drawn(rows):
         return False
     several = [row for row in rows if len(row) > 1]
@@ -596,7 +596,7 @@ _DOWNWARDS = attrgetter("y0", "x0")
 
 
 def reading_order(
-    lines: Sequence[TextLine], gutter: float | None = None, depth: int = 0
+    lines: Sequence[TextLine], gutter: float | None, depth: int = 0
 ) -> tuple[list[list[TextLine]], float | None]:
     """Cut a page into regions with one column each, in reading order, each from top to bottom.
 
@@ -739,7 +739,7 @@ class Block:
         return " ".join(self.lines)
 
 
-def blocks_of(page: Page, gutter: float | None = None) -> tuple[list[Block], float | None]:
+def blocks_of(page: Page, gutter: float | None) -> tuple[list[Block], float | None]:
     """Cut a page without running heads into blocks; gutters as in `reading_order`."""
     images = [TextLine(*box, "", kind="image") for box in page.images]
     regions, gutter = reading_order([*ruled_tables(page), *images], gutter)

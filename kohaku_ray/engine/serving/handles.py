@@ -218,7 +218,7 @@ def batch_actor_name(application: str, path: str) -> str:
 
 
 async def ask_by_batch(
-    application: str, path: str, requests: Sequence[ChatRequest], shard: str | None = None
+    application: str, path: str, requests: Sequence[ChatRequest], shard: str | None
 ) -> list[CallOutcome]:
     """Ask the actor of an application.
 

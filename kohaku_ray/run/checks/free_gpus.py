@@ -141,7 +141,7 @@ def choose_retriever_gpus(
     return GpuChoice(0.0, f"the GPUs that are free have no room for {retrievers} of {SHARES[-1]:g} GPUs each")
 
 
-def search_device(config: Config, gpus: float, missing: str = "") -> str:
+def search_device(config: Config, gpus: float, missing: str) -> str:
     """Say where FAISS searches by ``search_device: auto`` with so many GPUs per retriever, and why."""
     if not gpus:
         return "cpu: retrievers have no GPU"
@@ -152,7 +152,7 @@ def search_device(config: Config, gpus: float, missing: str = "") -> str:
     return "cuda, the retriever's GPU; cpu if that cannot hold the index when the job starts"
 
 
-def choose_build_gpus(config: Config, nodes: Sequence[FreeNode], missing: str = "") -> GpuChoice:
+def choose_build_gpus(config: Config, nodes: Sequence[FreeNode], missing: str) -> GpuChoice:
     """Decide what each task that builds a FAISS index gets, once all is encoded.
 
     ``nodes`` is what the cluster has free by then; ``missing`` says why FAISS cannot use a GPU (empty: it can).

@@ -38,7 +38,7 @@ water_report,Water report 2023,https://example.org/water_report.pdf,2023,report,
 """
 
 
-def write_starter(directory: str, *, with_gold: bool = False) -> list[str]:
+def write_starter(directory: str, *, with_gold: bool) -> list[str]:
     """Write the files, ``with_gold`` answers in the questions' columns, and return their names; none is overwritten.
 
     Raises:

@@ -20,6 +20,7 @@ from kohaku_ray.systems.base import Answer, ballot_of
 from kohaku_ray.systems.hybrid.settings import HybridSettings
 from kohaku_ray.systems.hybrid.stages import FEW, HybridEvidence, Text, answer_prompt, plain
 from kohaku_ray.systems.tools import Tools
+from kohaku_ray.values.normalise import write_plain_number
 from kohaku_ray.values.read import clean_text, fold
 
 _COUNT = (
@@ -55,11 +56,6 @@ def numbers_of(text: str) -> tuple[float, ...]:
     return tuple(sorted(number.value for number in read_numbers(text)))
 
 
-def write_number(number: float) -> str:
-    """Write a number with a decimal point and no separators; at most 12 digits count."""
-    return str(int(number)) if number.is_integer() and abs(number) < 1e15 else f"{number:.12g}"
-
-
 def bare_value(value: str, unit: str | None) -> str:
     """Write a value that is one number without separators and unit; leave any other as it is.
 
@@ -88,7 +84,7 @@ def stated_value(value: str, answer: str, unit: str | None) -> str:
 def _in_unit(number: float, text: str, unit: str | None) -> str:
     asked = _SCALE.search(unit or "")
     scale = _SCALES[asked[1].lower()] if asked and _SCALE.search(text) else 1.0
-    return write_number(number / scale)
+    return write_plain_number(number / scale)
 
 
 def _value(match: re.Match[str]) -> float:
@@ -208,7 +204,7 @@ def ballot(row: Mapping[str, Any]) -> Ballot:
     if row["is_blank"] or fold(row["answer_value"]) != WORDS:
         return plain
     numbers = numbers_of(without_citations(row["answer"]))
-    return replace(plain, answer_value="; ".join(map(write_number, numbers)) or WORDS)
+    return replace(plain, answer_value="; ".join(map(write_plain_number, numbers)) or WORDS)
 
 
 def _read_prose(reply: Reply, parsed: Prediction, texts: Sequence[Text]) -> tuple[Prediction, tuple[str, ...]]:

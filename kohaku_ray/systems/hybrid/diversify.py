@@ -20,7 +20,7 @@ def distinct_texts(texts: Sequence[str], top_k: int | None = None) -> I64:
     return _within(1, (" ".join(text.split()) for text in texts), top_k)
 
 
-def cap_per_key(keys: Sequence[str | None], doc_ids: Sequence[str], limit: int = 1) -> I64:
+def cap_per_key(keys: Sequence[str | None], doc_ids: Sequence[str], limit: int) -> I64:
     """Keep the positions of up to ``limit`` items per key, such as a site; without one, an item counts by document."""
     return _within(limit, ((key, doc_id if key is None else None) for key, doc_id in zip(keys, doc_ids, strict=True)))
 
@@ -83,10 +83,10 @@ def redundancy(vectors: F32, bm25: F64) -> F64:
 Shares = Literal["smoothed", "normalised"]
 
 
-def kmeans(vectors: F32 | F64, n_clusters: int, seed: int = 0, max_rounds: int = 100) -> I64:
+def kmeans(vectors: F32 | F64, n_clusters: int) -> I64:
     """Cluster vectors by Lloyd's algorithm, seeded as k-means++ (Arthur & Vassilvitskii, SODA 2007).
 
-    The same vectors, shape ``(n, d)``, and seed give the same clusters: fewer where there are fewer distinct vectors.
+    The same vectors, shape ``(n, d)``, give the same clusters: fewer where there are fewer distinct vectors.
 
     Returns:
         Shape ``(n,)``; cluster of each vector, numbered from 0 by first occurrence, none empty.
@@ -95,14 +95,14 @@ def kmeans(vectors: F32 | F64, n_clusters: int, seed: int = 0, max_rounds: int =
     labels = np.zeros(len(points), np.int64)
     if not len(points):
         return labels
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     chosen = [int(rng.integers(len(points)))]
     nearest = np.square(points - points[chosen[0]]).sum(axis=1)  # exactly 0 for equal points: none is drawn twice
     while len(chosen) < n_clusters and nearest.any():
         chosen.append(int(rng.choice(len(points), p=nearest / nearest.sum())))
         nearest = np.minimum(nearest, np.square(points - points[chosen[-1]]).sum(axis=1))
     centres = points[chosen]
-    for _ in range(max_rounds):
+    for _ in range(100):  # rounds, at most
         before, labels = labels, _assign(points, centres)
         if np.array_equal(before, labels):
             break
