@@ -143,13 +143,13 @@ def serving() -> Iterator[FaultyS3]:
     s3 = FaultyS3(f"http://127.0.0.1:{port}")
     try:
         _wait(lambda: urllib.request.urlopen(f"{s3.moto}/moto-api/data.json", timeout=5).read(), process)
-        server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(s3))
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        s3.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
-        _make_bucket(s3)
-        yield s3
-        server.shutdown()
+        with ThreadingHTTPServer(("127.0.0.1", 0), _handler(s3)) as server:
+            server.daemon_threads = True
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            s3.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+            _make_bucket(s3)
+            yield s3
+            server.shutdown()
     finally:
         process.terminate()
         process.wait(20)
