@@ -133,8 +133,8 @@ def print_interrupted() -> None:
 
 
 def print_progress(text: str) -> None:
-    """Print a line of progress to stderr, so that it does not mix with results on stdout."""
-    if not _mode.quiet:
+    """Print a line of progress to stderr, so that it does not mix with results on stdout; none after the job's end."""
+    if not (_mode.quiet or _mode.is_end_said):
         _to_stderr(text)
 
 

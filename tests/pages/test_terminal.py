@@ -16,9 +16,11 @@ import pytest
 
 from kohaku_ray.pages import terminal
 from kohaku_ray.pages.terminal import (
+    INTERRUPTED,
     Progress,
     is_interrupted,
     print_error,
+    print_interrupted,
     print_progress,
     print_result,
     print_summary,
@@ -218,3 +220,14 @@ def test_a_signal_that_comes_while_an_object_ends_is_raised_after_it(capsys):
         with pytest.raises(KeyboardInterrupt):
             time.sleep(5)
     assert capsys.readouterr().err == ""
+
+
+def test_no_line_of_progress_comes_after_what_says_the_end(capsys):
+    """A thread of a sweep waits for its actors while Ray shuts down, and says so every few seconds."""
+    with signals_interrupt():
+        print_progress("before")
+        print_interrupted()
+        print_progress("from another thread")
+        print_interrupted()
+    print_progress("of the next command")
+    assert capsys.readouterr().err.splitlines() == ["before", INTERRUPTED, "of the next command"]
