@@ -25,6 +25,7 @@ from kohaku_ray.cli import main
 from kohaku_ray.engine.jobs import sweep as sweeping
 from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
 from kohaku_ray.evaluation.report import run_score
+from kohaku_ray.pages import terminal
 from kohaku_ray.run.record.identity import finished_before
 from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.sample import path as sample_path
@@ -216,6 +217,7 @@ def models_apart(indexes, tmp_path_factory):
     with FakeOpenAI(script) as server, pytest.MonkeyPatch.context() as patch:
         patch.delenv("OPENROUTER_API_KEY", raising=False)
         patch.setattr(sweeping, "ActorPool", Counted)
+        patch.setattr(terminal, "LINES_EVERY_S", (0.0, 0.0))  # the slower a start was, the rarer its lines
         axis = {"floor": {"roles.answer.model": "extractive"}}
         axis["keyless"] = {"with": "models/openrouter", "deployments.gateway.model": "some/model"}
         for name, tries in (("api", {"max_tries": 1}), ("prose", {})):
