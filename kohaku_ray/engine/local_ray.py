@@ -7,6 +7,7 @@ import secrets
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -23,6 +24,10 @@ from kohaku_ray.pages.terminal import is_interrupted, print_error, print_interru
 
 LONGEST_DIRECTORY = 40
 """Longest path, in bytes, of the directory below which Ray makes its sockets: their own part is 65 of Linux's 107."""
+
+HEAR_EVERY_S = 0.02
+"""Interval at which it is looked whether a signal has come: one to the whole process group ends the raylet, too, and
+then Ray ends the driver at the next call of any thread, without a word."""
 
 LOOK_EVERY_S = 0.25
 """Interval at which it is looked whether Ray's processes run: Ray ends a driver that lost its raylet without a word."""
@@ -179,9 +184,18 @@ def missed_when_dead() -> Iterator[None]:
                 code = process.returncode
                 yield f"{_WHOLE[kind]} on this machine ended (exit code {code}): it was killed, or no memory was left"
 
+    def hears_end(wait_s: float) -> bool:
+        until = time.monotonic() + wait_s
+        while time.monotonic() < until:
+            if is_over.wait(HEAR_EVERY_S):
+                return True
+            if is_interrupted():
+                print_interrupted()
+        return False
+
     def look() -> None:
         stopped_s = dict.fromkeys(_WHOLE, 0.0)  # by this thread's looks: Ctrl-Z stops the job with its Ray
-        while not is_over.wait(LOOK_EVERY_S):
+        while not hears_end(LOOK_EVERY_S):
             reasons = list(find_ended())
             for kind in _WHOLE:
                 pids = [entry.process.pid for entry in node.all_processes.get(kind, ())]
@@ -190,7 +204,6 @@ def missed_when_dead() -> Iterator[None]:
                     reasons.append(f"{_WHOLE[kind]} on this machine is stopped (SIGSTOP) for {STOPPED_S:g} s")
             if reasons and not is_over.is_set():
                 again = "Run the same command again: recorded model calls are not made again"
-                # A signal to the whole process group ends Ray's processes, too.
                 print_interrupted() if is_interrupted() else print_error(f"kohaku-ray: Ray's {reasons[0]}. {again}")
                 node.kill_all_processes(check_alive=False, allow_graceful=False)
                 os._exit(1)

@@ -43,6 +43,7 @@ class _Mode:
 
 
 _mode = _Mode()
+_end_said = threading.Lock()
 
 
 @contextmanager
@@ -126,10 +127,11 @@ def is_interrupted() -> bool:
 
 
 def print_interrupted() -> None:
-    """Print, once, that a signal has ended the job."""
-    if not _mode.is_end_said:
-        _mode.is_end_said = True
-        print_error(INTERRUPTED)
+    """Print, once, that a signal has ended the job; of two threads, one."""
+    with _end_said:
+        if not _mode.is_end_said:
+            _mode.is_end_said = True
+            print_error(INTERRUPTED)
 
 
 def print_progress(text: str) -> None:
