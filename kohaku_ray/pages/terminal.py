@@ -122,7 +122,8 @@ def is_interrupted() -> bool:
     """Tell whether a signal has come that ends the job."""
     if _mode.signals is not None:
         with suppress(BlockingIOError):
-            _mode.is_interrupted |= not {signal.SIGINT, signal.SIGTERM}.isdisjoint(os.read(_mode.signals, 4096))
+            if not {signal.SIGINT, signal.SIGTERM}.isdisjoint(os.read(_mode.signals, 4096)):
+                _mode.is_interrupted = True  # and never back: a thread and the handler set it
     return _mode.is_interrupted
 
 

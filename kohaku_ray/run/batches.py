@@ -55,8 +55,8 @@ _LOOKED_S = 2.0
 """Seconds between two looks which of them are written."""
 
 UNSEEN_TRIES = 8
-"""Answers that a server does not know a batch or file of its own before it is believed, over two minutes: new ones are
-not seen at once (curator#116, anthropic-sdk-python#1432), and an ended batch may lack its file (litellm#37715)."""
+"""Answers that a server does not know a batch or file of its own before it is believed, over three minutes: new ones
+are not seen at once (curator#116, anthropic-sdk-python#1432), and an ended batch may lack its file (litellm#37715)."""
 
 BREATH = 256
 """Lines that are written or read before other calls of the event loop have their turn."""
@@ -205,7 +205,7 @@ class BatchBackend:
     def __init__(self, deployment: OpenAIConfig, server: OpenAIBackend, records: BatchRecords) -> None:
         """Take a deployment with batches, its client, and the ledger's records."""
         self.identity, self._records, self._name = deployment.model_identity, records, server_digest(deployment)
-        self._server = server
+        self._server, self._dialect = server, server.writing.dialect
         self.use(deployment, server)
         self._lines: dict[str, _Line] = {}  # somebody waits for them
         self._gathered: deque[str] = deque()  # of these, those that wait for a file
@@ -225,7 +225,7 @@ class BatchBackend:
     def use(self, deployment: OpenAIConfig, server: OpenAIBackend) -> None:
         """Follow other settings of the same server from now on: a job's, which this process outlives."""
         assert deployment.batch is not None
-        self._dialect = self._server.writing.dialect  # refusals have taught it, of which each costs a file
+        self._dialect |= self._server.writing.dialect  # refusals have taught it, of which each costs a file
         self._server, self._settings = server, deployment.batch
         self._api = BatchApi(server, self._settings)
         self._singles = asyncio.Semaphore(deployment.max_ongoing)
