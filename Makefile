@@ -26,8 +26,8 @@ BESIDE_RAY := --numprocesses $(shell expr $(CORES) / 2 '|' 1) --maxprocesses 4 -
 
 # Rooms with tests on the session's cluster, and those with tests that are killed or damaged: others need not be collected
 # there (a test of the suite holds both lists).
-ON_RAY := tests/engine tests/docs tests/index/test_endpoint_vllm.py tests/systems/narrative
-KILLED := tests/engine tests/index/test_damage.py tests/run/test_directory.py tests/run/test_segments.py tests/run/test_batches.py
+ON_RAY := tests/engine tests/docs tests/cluster/test_manifests.py tests/index/test_endpoint_vllm.py tests/systems/narrative
+KILLED := tests/engine tests/index/test_damage.py tests/store/test_directory.py tests/store/test_segments.py tests/models/test_batches.py
 
 .PHONY: help setup demo demo-model test checks test-slow test-chaos lint types contracts unit unit-ray slow slow-ray \
 	kills properties reproduce bench bench-gpu docs first-table size format clean
@@ -99,8 +99,8 @@ properties: setup ## Properties with eight times the examples.
 	TIER=properties HYPOTHESIS_PROFILE=thorough $(PYTEST) $(BESIDE_RAY) -m "hypothesis and not ray and not vllm"
 
 reproduce: setup ## Make the bundled runs of real models again, without a model, and print their table.
-	$(BIN)/kohaku-ray --quiet index demo
-	$(BIN)/kohaku-ray replay $(wildcard kohaku_ray/sample/bundles/*.zip) --index runs/demo/index
+	$(BIN)/kohaku-ray --quiet index reproduce
+	$(BIN)/kohaku-ray replay $(wildcard kohaku_ray/sample/bundles/*.zip) --index runs/reproduce/index
 
 bench: setup ## Benchmarks on WattBot (in KOHAKU_DATA), each against a peer or a limit of the same run.
 	@test -d "$${KOHAKU_DATA:-../shared/data}/wattbot" || \
@@ -108,7 +108,6 @@ bench: setup ## Benchmarks on WattBot (in KOHAKU_DATA), each against a peer or a
 	$(BIN)/python benchmarks/index.py
 	$(BIN)/python benchmarks/retrieval.py
 	$(BIN)/python benchmarks/vote.py
-	$(BIN)/python benchmarks/decide.py
 
 # vLLM and FAISS for GPUs do not go together with those of .venv: an environment of its own, as the image has it.
 # Tokenizers use every core there, as in a job.

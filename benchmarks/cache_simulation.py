@@ -3,10 +3,11 @@
 The engine is vLLM's scheduler in outline: calls are admitted while there are seats and the cache has room, first come
 first served or by priority; a context that is not in the cache is prefilled in chunks beside the decodes; cached
 contexts that no call uses leave the cache from their ends, the one used longest ago first. A step costs its tokens'
-arithmetic, the weights and every decoding call's keys and values. Qwen3-8B in bf16: 8.2 B parameters, 144 KiB a token.
+arithmetic (in a prefill attention's too), the weights and every decoding call's keys and values. Qwen3-8B in bf16:
+8.2 B parameters, 144 KiB a token, 36 layers of 4,096 numbers.
 
-Left out: preemption (a call's reply is reserved as it is admitted), attention's arithmetic, and that vLLM may decode
-siblings' common context at once.
+Left out: preemption (a call's reply is reserved as it is admitted), and that vLLM may decode siblings' common context
+at once.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from dataclasses import dataclass
 from kohaku_ray.answering.executor import block_size, waves_of
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.engine.actors.pool import blocks_in_flight, contexts_cached
-from kohaku_ray.run.record.summary import AnswerSummary
+from kohaku_ray.models.summary import AnswerSummary
 
 PARAMETERS, KV_BYTES, BATCHED_TOKENS = 8.2e9, 147_456, 8192
+ATTENTION_FLOPS = 4 * 36 * 4096
+"""Of each token for each that it attends to: a product with its key, and one with its value, in every layer."""
 CONTEXT, OUTPUT = 10_000, 128
 UNSETTLED = (0.5, 0.7, 0.7, 0.7)
 """Share of questions that go on after the first wave of five, and after each further one."""
@@ -136,14 +139,15 @@ class Engine:
         if n_steps > 1 and self._coming:
             step_s = (2 * PARAMETERS + KV_BYTES * n * CONTEXT) / card.bandwidth
             n_steps = min(n_steps, math.ceil((self._coming[0][0] - self.seconds) / step_s) or 1)
-        chunk = 0
+        chunk = attended = 0
         if self._prefilling:
             question = self._prefilling[0]
             chunk = min(CONTEXT - self._cached[question], BATCHED_TOKENS - n)
+            attended = chunk * (self._cached[question] + chunk // 2)
             self._cached[question] += chunk
             self.prefilled += chunk
         read = n * CONTEXT + n * (self._step + n_steps / 2) - self._begins
-        arithmetic = 2 * PARAMETERS * (chunk + n * n_steps) / (MFU * card.flops)
+        arithmetic = (2 * PARAMETERS * (chunk + n * n_steps) + ATTENTION_FLOPS * attended) / (MFU * card.flops)
         self.seconds += arithmetic + n_steps * (2 * PARAMETERS + KV_BYTES * read) / card.bandwidth
         self._step += n_steps
         if chunk and self._cached[self._prefilling[0]] == CONTEXT:
@@ -239,7 +243,7 @@ def configured(n_questions: int, card: Card, *overrides: str) -> tuple[Config, i
 
 def least_seconds(card: Card, n_questions: int, n_calls: float) -> float:
     """Every context prefilled once, and every call's keys and values read: no engine of these costs is faster."""
-    prefill = 2 * PARAMETERS * CONTEXT / (MFU * card.flops)
+    prefill = (2 * PARAMETERS * CONTEXT + ATTENTION_FLOPS * CONTEXT**2 / 2) / (MFU * card.flops)
     decode = n_calls * OUTPUT * 0.75 * CONTEXT * KV_BYTES / card.bandwidth
     return n_questions * (prefill + decode)
 

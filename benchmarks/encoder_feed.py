@@ -22,11 +22,11 @@ import numpy as np
 import pyarrow as pa
 from gpu_sections import sentences
 
+from kohaku_ray.collection.indexes import encoder_settings
+from kohaku_ray.collection.indexing import NEW_TEXT, Encode, new_texts, sorted_window
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.jobs.index_stream import ENCODER_THREADS
 from kohaku_ray.index.identity import token_counter, vector_keys
-from kohaku_ray.run.collection.indexes import encoder_settings
-from kohaku_ray.run.collection.indexing import NEW_TEXT, Encode, new_texts, sorted_window
 
 
 class Clock:

@@ -9,8 +9,10 @@
 Measured: a backend that only waits, 4 replicas of 32 calls at once, after a warm-up. Busy is the time in replicas
 (service_s of the run's usage.parquet) over the replicas' places between the first call's begin and the last one's end;
 the limit is 1. With the CPU seconds of each process in the same run, 1 to 256 replicas of 75 calls per second are
-simulated with the default settings (flow_simulation.py). Driver: resident memory after each 1,000 questions, made and
-then replayed.
+simulated with the default settings (flow_simulation.py), the driver's as the run takes it again from the ledger:
+while it waits for calls, Ray's threads take more each second than it does for a question. Driver: its resident memory
+after each 1,000 questions of five members, made and then replayed, and the most of every kind of process and of the
+object store.
 """
 
 from __future__ import annotations
@@ -26,28 +28,30 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 import psutil
 import pyarrow.parquet as pq
+import ray
 import waiting
 from cache_simulation import print_cache_table
 from flow_simulation import Costs, Flow
 from replay_run import PROCESSES
 
+from kohaku_ray.checks.demand import CALLS_PER_S
+from kohaku_ray.collection.sources import resolve
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.engine.actors.pool import ActorPool, member_processes
-from kohaku_ray.engine.cluster import connected
+from kohaku_ray.engine.cluster import connect
 from kohaku_ray.engine.jobs import answer
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.models.vllm import VllmConfig
-from kohaku_ray.run.checks.demand import CALLS_PER_S
-from kohaku_ray.run.collection.sources import resolve
 from kohaku_ray.settings import resolve_paths
+from kohaku_ray.store.lease import call_every
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from kit.runs_here import index_here
@@ -62,6 +66,8 @@ SIMULATED_WAVES = 10
 """How many times the simulated calls fill all replicas' places."""
 DRIVER_STEP = 1000
 WANTED_GROWTH_MIB = 64
+WANTED_MIB = 1024
+"""Most memory of a process, and of the object store, whatever the number of questions."""
 
 
 def main() -> int:
@@ -125,7 +131,7 @@ def measure(arguments: argparse.Namespace) -> tuple[float, Costs]:
             f"deployments.waiting.replicas={REPLICAS}",
             *arguments.settings,
         )
-        with connected(config.cluster):
+        with connect(config.cluster):
             index_here(config)
             pool = ActorPool(config, member_processes(config, 8))
             with serving(config.used_deployments):
@@ -134,19 +140,12 @@ def measure(arguments: argparse.Namespace) -> tuple[float, Costs]:
                 answer.run_answer(config.model_copy(update=warm_up), pool=pool)
                 shutil.rmtree(f"{home}/log")
                 Path(home, "log").mkdir()
-                before, load, driven = cpu_by_process(), os.getloadavg()[0], []
-
-                def note(n_done: int) -> None:
-                    if not driven or n_done == arguments.questions:
-                        driven.append((n_done, time.process_time(), cpu_by_thread()))
-
-                with each_block(note):
-                    answer.run_answer(config, pool=pool)
+                before, load = cpu_by_process(), os.getloadavg()[0]
+                driven_s, waiting_s = drive(config, pool)
                 spent = cpu_by_process() - before
-        # What the driver does before the first block is done and after the last is once per run.
-        (n_first, began_s, at_first), (n_last, ended_s, at_last) = driven[0], driven[-1]
-        spent["driver"] = (ended_s - began_s) / (n_last - n_first) * arguments.questions
-        busiest_s = max(seconds - at_first.get(thread, 0.0) for thread, seconds in at_last.items())
+                spent["driver"] = driven_s * arguments.questions
+                # Replayed, a question takes the driver's work alone, not what Ray's threads do each second of a call.
+                busiest_s = min(drive(config.model_copy(update={"run": f"{home}/again"}), pool)[1], waiting_s)
         calls = sorted(tuple(map(float, line.split())) for file in Path(home, "log").iterdir() for line in file.open())
         usage = pq.read_table(f"{config.run}/usage.parquet").to_pylist()
     served_s = sum(row["service_s"] for row in usage if row["source"] == "made")
@@ -158,7 +157,7 @@ def measure(arguments: argparse.Namespace) -> tuple[float, Costs]:
         spent["retriever"] / n,
         spent["member workers"] / n_calls,
         spent["voter"] / n,
-        busiest_s / (n_last - n_first),
+        busiest_s,
         spent["ledger shard"] / n_calls,
     )
     load = max(load, os.getloadavg()[0])
@@ -170,11 +169,26 @@ def measure(arguments: argparse.Namespace) -> tuple[float, Costs]:
     print(f"busy by tenths of that time: {' '.join(f'{tenth:.2f}' for tenth in tenths(calls))}")
     for name, seconds in spent.most_common():
         print(f"{name:<20}{1e3 * seconds / n:>8.2f} ms of CPU per question")
-    print(f"driver's busiest thread: {1e3 * costs.drive:.2f} ms per question; its others work beside it")
+    also = f"{1e3 * waiting_s:.2f} with what it does each second that it waits"
+    print(f"driver's busiest thread: {1e3 * costs.drive:.2f} ms per question, replayed; {also}")
     print(f"all processes: {1e3 * spent.total() / n_calls:.2f} ms of CPU per call (target {WANTED_CALL})")
     figures = (costs.prepare, costs.answer, costs.vote, costs.drive, costs.record)
     print(f"hops: --simulate {','.join(f'{1e3 * cost:.2f}' for cost in figures)}", flush=True)
     return share, costs
+
+
+def drive(config: Config, pool: ActorPool) -> tuple[float, float]:
+    """Answer; CPU seconds of the driver per question, and of its busiest thread.
+
+    What it does before the first block is done and after the last is once per run, and left out.
+    """
+    driven: list[tuple[int, float, dict[str, float]]] = []
+    with each_block(lambda n_done: driven.append((n_done, time.process_time(), cpu_by_thread()))):
+        answer.run_answer(config, pool=pool)
+    (n_first, began_s, at_first), (n_last, ended_s, at_last) = driven[0], driven[-1]
+    busiest_s = max(seconds - at_first.get(thread, 0.0) for thread, seconds in at_last.items())
+    n = max(n_last - n_first, 1)  # few questions may be one block
+    return (ended_s - began_s) / n, busiest_s / n
 
 
 @contextmanager
@@ -247,6 +261,29 @@ def simulate(costs: Costs, arguments: argparse.Namespace) -> int:
     return 0 if worst >= WANTED_SIMULATED else 1
 
 
+@contextmanager
+def most_memory() -> Iterator[dict[str, float]]:
+    """Watch the resident memory of each kind of process, shared pages of the object store included, and that store."""
+    most: dict[str, float] = {}
+
+    def look() -> None:
+        with suppress(Exception):  # a process ends, or the cluster
+            for process in psutil.process_iter(["cmdline", "memory_info"]):
+                title = (process.info["cmdline"] or [""])[0]
+                name = next((name for prefix, name in PROCESSES.items() if title.startswith(prefix)), None)
+                if name is not None and is_ours(process):
+                    most[name] = max(most.get(name, 0.0), process.info["memory_info"].rss / 2**20)
+            most["driver"] = max(most.get("driver", 0.0), psutil.Process().memory_info().rss / 2**20)
+            total, free = (
+                resources.get("object_store_memory", 0.0)
+                for resources in (ray.cluster_resources(), ray.available_resources())
+            )
+            most["object store"] = max(most.get("object store", 0.0), (total - free) / 2**20)
+
+    with call_every(look, 2.0, "memory"):
+        yield most
+
+
 def simulated(n: int, arguments: argparse.Namespace) -> Config:
     overrides = ["system=waiting:SYSTEM", "roles.answer.model=waiting", f"ensemble.members={arguments.members}"]
     overrides += [f"deployments.waiting={{kind: extractive, max_ongoing: {SIMULATED_PLACES}, replicas: {n}}}"]
@@ -254,7 +291,7 @@ def simulated(n: int, arguments: argparse.Namespace) -> Config:
 
 
 def driver_memory(n_questions: int) -> int:
-    """Answer with a model that replies at once, then replay; the driver's resident memory on the way."""
+    """Answer with a model that replies at once, then replay; memory on the way, and the most of each process."""
     seen: dict[int, float] = {}
 
     def watch(n_questions: int) -> None:
@@ -263,20 +300,22 @@ def driver_memory(n_questions: int) -> int:
     with tempfile.TemporaryDirectory() as home:
         os.environ |= {waiting.SECONDS: "0", waiting.LOG: f"{home}/log"}
         Path(home, "log").mkdir()
-        settings = ("ensemble.members=1", "waiting.queries=1", "waiting.max_retries=0", "waiting.top_k=4")
-        config = configured(home, n_questions, *settings)
+        config = configured(home, n_questions, "ensemble.members=5", "waiting.queries=1", "waiting.max_retries=0")
         growth = 0.0
-        with connected(config.cluster), each_block(watch):
+        with connect(config.cluster), each_block(watch):
             run_index(config)  # not in this process, whose memory is measured
             for name in ("made", "replayed"):
                 seen.clear()
                 began = time.perf_counter()
-                summary = answer.run_answer(config.model_copy(update={"run": f"{home}/{name}"}))
+                with most_memory() as most:
+                    summary = answer.run_answer(config.model_copy(update={"run": f"{home}/{name}"}))
                 after, peak = psutil.Process().memory_info().rss / 2**20, max(seen.values())
                 wall_s = time.perf_counter() - began
                 print(f"{name}: {summary.n_questions:,} questions in {wall_s:.0f} s, calls {dict(summary.n_calls)}")
                 for step, mib in sorted(seen.items()):
                     print(f"{step:>9,} questions{mib:>9.1f} MiB")
+                for what, mib in most.items():
+                    print(f"{what:<20}{mib:>11.1f} MiB at most (target ≤ {WANTED_MIB})", flush=True)
                 growth = peak - seen[min(step for step in seen if step >= min(DRIVER_STEP, max(seen)))]
                 print(f"     at the end{after:>12.1f} MiB; grown by {growth:.1f} MiB since {DRIVER_STEP:,}", flush=True)
     print(f"grown by {growth:.1f} MiB in the replay (target ≤ {WANTED_GROWTH_MIB})")

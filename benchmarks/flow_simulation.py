@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from kohaku_ray.checks.demand import n_retrievers
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.pool import (
     block_size,
@@ -26,7 +27,6 @@ from kohaku_ray.engine.actors.pool import (
     n_replicas,
     n_voters,
 )
-from kohaku_ray.run.checks.retrievers import wanted_retrievers
 
 MANY = 1e6
 """CPUs of a cluster of any size."""
@@ -63,7 +63,7 @@ class Flow:
         self._blocks = deque(min(self._size, n_questions - start) for start in range(0, n_questions, self._size))
         self._in_flight = blocks_in_flight(config, self._size)
         self._free: dict[Any, float] = {}
-        self.n_retrievers, self.n_workers = wanted_retrievers(config, on_gpus=False), member_processes(config, MANY)
+        self.n_retrievers, self.n_workers = n_retrievers(config, 1, None), member_processes(config, MANY)
         self.n_shards, self.n_voters = n_ledger_shards(config), n_voters(config)
         self._running, self._waiting = [0] * self._n, [deque[Callable[[], None]]() for _ in range(self._n)]
         self._loads = [[0] * self._n for _ in range(self.n_shards)]

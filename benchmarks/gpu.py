@@ -34,11 +34,11 @@ from pathlib import Path
 from typing import Any
 
 LIMITS_S = {
-    **{"encoder": 130, "index": 90, "faiss": 170, "cross_encoder": 60, "transformers": 90},
+    **{"encoder": 130, "index": 90, "faiss": 170, "cross_encoder": 60},
     **{"waves": 420, "vllm": 660},
 }
 """Seconds of each section on a GPU; vLLM starts its engine twice in the last one, and compiles it once."""
-BARE = ("encoder", "faiss", "cross_encoder", "transformers")
+BARE = ("encoder", "faiss", "cross_encoder")
 """Sections that need neither Ray nor vLLM."""
 POLL_S = 1.0
 """Seconds between looks at what a section has measured."""

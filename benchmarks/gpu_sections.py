@@ -205,13 +205,10 @@ def faiss(sheet: Sheet, how: Run) -> None:
     """Search of 64 queries on the GPU beside FAISS alone there and the same index on the CPU; hits compared."""
     from kohaku_ray.index import gpu
 
-    flat = [(25_000, False)] if how.small else [(25_000, False), (1_000_000, False), (10_000_000, False)]
+    flat = [25_000] if how.small else [25_000, 1_000_000, 10_000_000]
     lists = (25_000, "IVF64,Flat") if how.small else (1_000_000, "IVF4096,Flat")
-    cells = [(n, "Flat", half) for n, half in flat] + [(*lists, False)]
-    if not how.small:
-        cells.append((20_000_000, "Flat", True))
-    for n, factory, half in cells:
-        name = f"{factory}{', float16' if half else ''} on GPU, {n:,} vectors"
+    for n, factory in [*((n, "Flat") for n in flat), lists]:
+        name = f"{factory} on GPU, {n:,} vectors"
         # The vectors, and FAISS's copy of them.
         need, free = 2 * 4 * DIM * n, psutil.virtual_memory().available // 2
         if need > free:
@@ -225,11 +222,11 @@ def faiss(sheet: Sheet, how: Run) -> None:
         with sheet.measuring(name):
             if how.device == "cuda" and (reason := gpu.missing()):
                 raise SystemError(reason)
-            compare_searches(sheet, name, n, factory, half, how.device)
+            compare_searches(sheet, name, n, factory, how.device)
         gc.collect()
 
 
-def compare_searches(sheet: Sheet, name: str, n: int, factory: str, half: bool, device: str) -> None:
+def compare_searches(sheet: Sheet, name: str, n: int, factory: str, device: str) -> None:
     from kohaku_ray.index.vectors import VectorIndex
 
     vectors, queries = units(n, device), units(64, "cpu", seed=1)
@@ -248,7 +245,7 @@ def compare_searches(sheet: Sheet, name: str, n: int, factory: str, half: bool, 
         name = name.replace("on GPU", "on CPU")
         sheet.add(name, 64 / took["ours"], "FAISS alone", 64 / took["bare"], "queries/s")
         return
-    on_gpu = on_cpu.on_gpu(half)
+    on_gpu = on_cpu.on_gpu()
     bare = on_gpu.faiss_index._on_gpu
     pairs = zip(on_gpu.search(queries, 16), search(), strict=True)
     n_other = sum(not np.array_equal(hits.rows, other.rows) for hits, other in pairs)
@@ -304,12 +301,12 @@ def cross_encoder(sheet: Sheet, how: Run) -> None:
                 def ours() -> None:
                     served[:] = loaded.predict(pairs, batch_size=deployment.batch_pairs, show_progress_bar=False)
             else:
-                application = until_end.enter_context(started_ranker(deployment))
+                target = until_end.enter_context(started_ranker(deployment))
 
                 def ours() -> None:
                     from kohaku_ray.engine.serving.handles import rank_pairs
 
-                    served[:] = asyncio.run(rank_pairs(application, pairs))
+                    served[:] = asyncio.run(rank_pairs(target, pairs))
 
             took = best_of(ROUNDS, ours=ours, bare=bare)
             apart = float(np.abs(np.array(served) - np.asarray(bare()).ravel()).max())
@@ -320,84 +317,14 @@ def cross_encoder(sheet: Sheet, how: Run) -> None:
 
 
 @contextmanager
-def started_ranker(deployment: Any) -> Iterator[str]:
+def started_ranker(deployment: Any) -> Iterator[Any]:
     """Serve a cross-encoder while the block runs."""
     from kohaku_ray.config import load_config
-    from kohaku_ray.engine.cluster import connected
+    from kohaku_ray.engine.cluster import connect
     from kohaku_ray.engine.serving.applications import serving
 
-    with connected(load_config("demo").cluster), serving({"pairs": deployment}) as applications:
-        yield applications["pairs"]
-
-
-QWEN_05B = {
-    **{"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
-    **{"num_key_value_heads": 2, "vocab_size": 151_936, "max_position_embeddings": 32_768, "tie_word_embeddings": True},
-}
-"""Shape of Qwen2.5-0.5B."""
-
-
-def transformers(sheet: Sheet, how: Run) -> None:
-    """Kind transformers, eight questions of four members, beside ``generate`` of the same prompts in batches."""
-    import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    from kohaku_ray import sample
-    from kohaku_ray.models.decoding import LocalBackend
-    from kohaku_ray.models.request import ChatRequest
-    from kohaku_ray.models.transformers import TransformersConfig, load_model
-
-    sys.path.insert(0, str(CONFIGS.parent / "tests"))
-    from kit import tiny_llama
-
-    n_tokens, n_context, batch = (8, 60, 4) if how.small else (64, 1000, 32)
-    with tempfile.TemporaryDirectory() as folder:
-        texts = [path.read_text(encoding="utf-8") for path in sorted(Path(sample.path("documents")).rglob("*.md"))]
-        path = Path(tiny_llama.build(Path(folder), texts, window=2048))
-        if not how.small:
-            torch.manual_seed(0)
-            Qwen2ForCausalLM(Qwen2Config(**QWEN_05B)).to(torch.bfloat16).save_pretrained(path)
-        gpus, cpus = (1, 1) if how.device == "cuda" else (0, os.cpu_count() or 1)
-        settings = TransformersConfig(model=str(path), gpus=gpus, cpus=cpus, batch_size=batch)
-        model, tokenizer = load_model(path, settings)
-        backend = LocalBackend(model, tokenizer, settings, 2048)
-        rng, words = np.random.default_rng(0), np.array(sample.words())
-        prompts = [f"{number} {' '.join(rng.choice(words, n_context // 2))}" for number in range(8)]
-        requests = [
-            ChatRequest("m", (("user", prompt),), 0.7, 1.0, n_tokens, seed, None, session_id=prompt[:2])
-            for prompt in prompts
-            for seed in range(4)
-        ]
-        generated: dict[str, int] = {}
-
-        async def ask_all() -> list[Any]:
-            return await asyncio.gather(*map(backend.chat, requests))
-
-        def ours() -> None:
-            generated["ours"] = sum(reply.completion_tokens for reply in asyncio.run(ask_all()))
-
-        def bare() -> None:
-            tokenizer.padding_side, tokenizer.pad_token = "left", tokenizer.eos_token
-            rendered = [
-                tokenizer.apply_chat_template(
-                    [{"role": "user", "content": request.messages[0][1]}], tokenize=False, add_generation_prompt=True
-                )
-                for request in requests
-            ]
-            total = 0
-            for first in range(0, len(rendered), batch):
-                ids = tokenizer(rendered[first : first + batch], return_tensors="pt", padding=True).to(model.device)
-                ids.pop("token_type_ids", None)
-                tokens = model.generate(
-                    **ids, do_sample=True, temperature=0.7, top_k=0, max_new_tokens=n_tokens, min_new_tokens=n_tokens
-                )
-                total += tokens[:, ids["input_ids"].shape[1] :].numel()
-            generated["bare"] = total
-
-        took = best_of(1, ours=ours, bare=bare)
-    rates = {way: generated[way] / took[way] for way in took}
-    note = f"{len(requests)} calls, {len(prompts)} prompts; ours reads a question's prompt once"
-    sheet.add("kind transformers", rates["ours"], "generate", rates["bare"], "tokens/s", note=note)
+    with connect(load_config("demo").cluster), serving({"pairs": deployment}) as targets:
+        yield targets["pairs"]
 
 
 SECTIONS: dict[str, Callable[[Sheet, Run], None]] = {
@@ -405,5 +332,4 @@ SECTIONS: dict[str, Callable[[Sheet, Run], None]] = {
     "index": index,
     "faiss": faiss,
     "cross_encoder": cross_encoder,
-    "transformers": transformers,
 }

@@ -170,10 +170,12 @@ def add_new(
 
 def routing(sheet: Sheet, overrides: list[str], device: str, path: str, sizes: dict[str, int], context: int) -> None:
     """Nine members on two replicas, a question's calls to one of them or to any."""
+    import affinity
     import torch
 
     from kohaku_ray.config import load_config
     from kohaku_ray.engine.jobs.bench import Grid, run_bench
+    from kohaku_ray.engine.serving import vllm
 
     if device == "cuda" and torch.cuda.device_count() < 2:
         reason = "a choice needs two replicas of one GPU each, and this machine has one GPU"
@@ -181,9 +183,10 @@ def routing(sheet: Sheet, overrides: list[str], device: str, path: str, sizes: d
         return
     grid = Grid(replicas=(2,), members=(9,), concurrency=(4,), context_tokens=context, answer_questions=0, **sizes)
     rates, cached = {}, {}
-    for router in ("question", "power_of_two"):
-        config = load_config("demo", [*overrides, f"deployments.random.router={router}"])
-        [cell] = run_bench(config, grid, f"{path}/{router}").cells
+    for router, chosen in affinity.routers().items():
+        config = affinity.apart(load_config("demo", overrides), router)
+        with patch.object(vllm, "ROUTER", chosen):
+            [cell] = run_bench(config, grid, f"{path}/{router}").cells
         if cell.measured is None:
             sheet.skip(f"affinity, router {router}", cell.reason)
             return

@@ -18,8 +18,19 @@ from gpu_sheet import Sheet
 
 TESTS = Path(__file__).parents[1] / "tests"
 SEEDS = 9
+CONTEXT, OUTPUT = 10_000, 128
 IN_FLIGHT = 160
 """Questions with the engine at once before commit "Take older questions first": five blocks of 32."""
+CACHE_BLOCKS, BLOCK_TOKENS = 18_750, 16
+"""KV cache of the runs on a large card: 300,000 tokens, 28 contexts with a wave's replies.
+
+An H100 holds 400,000 beside Qwen3-8B, an H200 800,000: more contexts than a visit has time to ask about, so that its
+cache would never be full, and every way would prefill each context once.
+"""
+LARGE_GIB = 70
+"""Memory of a card that has room for those blocks; a smaller one is full as it is."""
+START_S = 150
+"""Most seconds until the engine of this section is ready: weights made, graphs compiled and captured."""
 POLL_S = 0.5
 
 QWEN3_8B = {
@@ -57,44 +68,55 @@ def waves(sheet: Sheet, how: Run) -> None:
     sys.path.insert(0, str(TESTS))
     from kit import tiny_llama
 
-    window, context, output, n = (1024, 480, 6, 60) if how.small else (11_264, 10_000, 128, how.questions)
+    window, context, output, n = (1024, 480, 6, 60) if how.small else (11_264, CONTEXT, OUTPUT, how.questions)
     with tempfile.TemporaryDirectory() as folder:
         texts = [path.read_text(encoding="utf-8") for path in sorted(Path(sample.path("documents")).rglob("*.md"))]
         model = Path(tiny_llama.build(Path(folder, "model"), texts, window=window))
-        given: dict[str, Any] = {"load_format": "dummy"}
         if how.small:
             # The proportions of an H100: ten contexts fit, and 38 questions are in flight.
-            given = {"num_gpu_blocks_override": 10 * (context + 32) // 32}
+            given: dict[str, Any] = {"num_gpu_blocks_override": 10 * (context + 32) // 32}
         else:
+            given = {"load_format": "dummy"}
+            if card_gib() >= LARGE_GIB:
+                given["num_gpu_blocks_override"] = CACHE_BLOCKS
             (model / "model.safetensors").unlink()
             (model / "config.json").write_text(json.dumps(QWEN3_8B))
         cpus = 1 if how.device == "cpu" else None
         deployment = VllmConfig(model=str(model), window_tokens=window, cpus=cpus, engine_kwargs=given)
         questions = asked(model, context, output, n)
-        early = {"waves": [5, 1, 1, 1, 1], "going_on": [0.5, 0.7, 0.7, 0.7]}
-        in_flight = 38 if how.small else IN_FLIGHT
-        runs = {
-            "as many as fit": {**early, "older_first": True, "in_flight": None},
-            "older first": {**early, "older_first": True, "in_flight": in_flight},
-            "as they come": {**early, "in_flight": in_flight},
-            "nine at once": {"in_flight": 20 if how.small else 80},
-            "one member": {"in_flight": in_flight, "members": 1},
-        }
+        runs = runs_of(questions, how.small)
         job = {
             "model": str(model),
             "engine": engine_kwargs(deployment),
             "template": {},
             "warm_up": questions[0][0]["messages"],
-            "runs": [
-                {**settings, "questions": [calls[: settings.pop("members", SEEDS)] for calls in questions]}
-                for settings in runs.values()
-            ],
+            "runs": list(runs.values()),
         }
         results: dict[str, dict[str, Any]] = {}
         added: set[str] = set()
         for name, result in zip(runs, results_of(job, Path(folder), how.device), strict=False):
             results[name] = result
-            add_new(sheet, results, n, 32 if how.device == "cpu" else 16, added)
+            add_new(sheet, results, n, 32 if how.device == "cpu" else BLOCK_TOKENS, added)
+
+
+def runs_of(questions: list[list[Any]], small: bool = False) -> dict[str, dict[str, Any]]:
+    """The runs as ``run_job`` takes them, those that are compared first."""
+    early = {"waves": [5, 1, 1, 1, 1], "going_on": [0.5, 0.7, 0.7, 0.7], "questions": questions}
+    in_flight = 38 if small else IN_FLIGHT
+    return {
+        "as many as fit": {**early, "older_first": True, "in_flight": None},
+        "older first": {**early, "older_first": True, "in_flight": in_flight},
+        "as they come": {**early, "in_flight": in_flight},
+        "nine at once": {"in_flight": 20 if small else 80, "questions": questions},
+        "one member": {"in_flight": in_flight, "questions": [calls[:1] for calls in questions]},
+    }
+
+
+def card_gib() -> float:
+    """Memory of the first GPU, as torch sees it."""
+    import torch
+
+    return float(torch.cuda.get_device_properties(0).total_memory) / 2**30
 
 
 def asked(model: Path, context: int, output: int, n: int) -> list[list[dict[str, Any]]]:

@@ -1,6 +1,6 @@
 """Growth with the work: a table of every step (`growth_table.py`), or the index job with the corpus.
 
-    python benchmarks/growth.py [--rows page,build,change,resume,bundle,sweep,search,nodes] [--divide 1] [--together]
+    python benchmarks/growth.py [--rows page,build,…] [--divide 1] [--together]      # all rows: growth_table.py
     python benchmarks/growth.py --sentences 25000,250000,1000000 [--shard-sentences 25000]
     python benchmarks/growth.py --job [--sentences ...]            # files to index, on Ray
     python benchmarks/growth.py --s3 [--sentences 2000,8000] [--shard-sentences 1000]

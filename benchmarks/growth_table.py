@@ -124,8 +124,6 @@ def run_prepare(home: str, n: int) -> None:
     from kit.runs_here import index_here, run_here
 
     from kohaku_ray.config import load_config
-    from kohaku_ray.run.segments import FOLDER as SEGMENTS
-    from kohaku_ray.run.segments import SegmentStore
     from kohaku_ray.sample import path
 
     with open(path("questions.csv"), newline="", encoding="utf-8") as file:
@@ -143,9 +141,6 @@ def run_prepare(home: str, n: int) -> None:
     config = load_config("demo", run_overrides(home))
     index_here(config)
     run_here(config)
-    entries = SegmentStore(config.ledger.path).load(lambda _: True).entries
-    shutil.rmtree(Path(config.ledger.path, SEGMENTS))  # one per call, which a ledger's shard would have merged
-    SegmentStore(config.ledger.path).write(entries.items())
 
 
 def run_overrides(home: str, run: str = "run") -> list[str]:
@@ -164,11 +159,76 @@ def resume_work(home: str, n: int) -> dict[str, float]:
     return {"ms_per_question": 1000 * (time.process_time() - began) / n}
 
 
-def bundle_work(home: str, n: int) -> None:
-    from kohaku_ray.answering.bundle import BundleSource, make_bundle
-    from kohaku_ray.pages.sweep_tables import write_tables
+JOINED = 32
+"""Questions per part: the most of a block, whatever the number of replicas."""
 
-    make_bundle(BundleSource({"run": f"{home}/run"}), f"{home}/run.zip", write_tables)
+
+def join_prepare(home: str, n: int) -> None:
+    """Answer some questions, and write their rows again and again as the parts of a run that asked for ``n``."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from kohaku_ray.store.directory import RunDirectory
+    from kohaku_ray.store.tables import SCHEMAS
+
+    run_prepare(home, JOINED)
+    parts, run = joined_parts(home), RunDirectory(f"{home}/run")
+    tables = {name: run.read_table(name) for name in SCHEMAS}
+    ids = tables["votes"]["question_id"].to_pylist()
+    with Path(home, "questions.csv").open(newline="", encoding="utf-8") as file:
+        asked = {row["id"]: row for row in csv.DictReader(file)}
+    with Path(home, "questions.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, next(iter(asked.values())).keys())
+        writer.writeheader()
+        for first in range(0, n, JOINED):
+            chosen = ids[: n - first]
+            writer.writerows({**asked[key], "id": f"{first}{key}"} for key in chosen)
+            block = {}
+            for name, table in tables.items():
+                rows = table.filter(pc.is_in(table["question_id"], pa.array(chosen)))
+                renamed = pc.binary_join_element_wise(str(first), rows["question_id"], "")
+                block[name] = rows.set_column(0, "question_id", renamed)
+            parts.write([f"{first}{key}" for key in chosen], block, {})
+
+
+def joined_parts(home: str) -> Any:
+    from kohaku_ray.store.parts import RunParts
+
+    return RunParts(f"{home}/joined", "run")
+
+
+def join_work(home: str, n: int) -> dict[str, float]:
+    from kohaku_ray.config import load_config
+    from kohaku_ray.engine.actors.voter import Voter
+
+    parts = joined_parts(home)
+    names = [parts.name(block) for block in blocks_of(f"{home}/questions.csv")]
+    Voter().write(load_config("demo", run_overrides(home, "joined")), parts, names)
+    return {"parts_mib": sum(Path(home, "joined", "parts", name).stat().st_size for name in names) / 2**20}
+
+
+def blocks_of(file: str) -> list[list[str]]:
+    with open(file, newline="", encoding="utf-8") as rows:
+        ids = [row["id"] for row in csv.DictReader(rows)]
+    return [ids[first : first + JOINED] for first in range(0, len(ids), JOINED)]
+
+
+def scores_prepare(home: str, n: int) -> None:
+    join_prepare(home, n)
+    join_work(home, n)
+
+
+def scores_work(home: str, n: int) -> None:
+    from kohaku_ray.runs.scoring import score_run
+
+    scored, why_not = score_run(f"{home}/joined", f"{home}/questions.csv", ("wattbot",), None)
+    assert scored is not None, why_not
+
+
+def bundle_work(home: str, n: int) -> None:
+    from kohaku_ray.answering.bundle import make_bundle
+
+    make_bundle(f"{home}/run", f"{home}/run.zip")
 
 
 def sweep_prepare(home: str, n: int, n_questions: int) -> None:
@@ -234,6 +294,8 @@ def rows(divide: int = 1) -> dict[str, Row]:
         "build": Row("build of one shard", "sentences", 40_000, nothing, build_work),
         "change": Row("one changed document", "documents of 100 sentences", 140, change_prepare, change_work),
         "resume": Row("resume, all calls recorded", "questions × 5", 40, run_prepare, resume_work),
+        "join": Row("files from a run's parts", "questions × 5", 10_000, join_prepare, join_work),
+        "scores": Row("a run's scores", "questions × 5", 10_000, scores_prepare, scores_work),
         "bundle": Row("bundle", "questions × 5", 40, run_prepare, bundle_work),
         "sweep": Row("tables of a sweep", cells, 30, copies, sweep_work),
         "search": Row("flat search on CPUs", "vectors of 384", 100_000, nothing, search_work),

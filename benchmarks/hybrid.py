@@ -26,7 +26,10 @@ import pyarrow as pa
 
 from kohaku_ray.answering.local_index import LocalIndex
 from kohaku_ray.answering.tools import MemberTools, RunContext
+from kohaku_ray.collection.indexes import chunks_of, index_settings, make_encoder
+from kohaku_ray.collection.sources import document_format, resolve
 from kohaku_ray.config import Config, load_config
+from kohaku_ray.config.roles import models_of
 from kohaku_ray.documents.find import find_files
 from kohaku_ray.documents.parse import parse_documents
 from kohaku_ray.documents.read import read_bytes
@@ -38,11 +41,9 @@ from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.target import Target
 from kohaku_ray.records import Question
-from kohaku_ray.run.collection.indexes import chunks_of, index_settings, make_encoder
-from kohaku_ray.run.collection.sources import document_format, resolve
-from kohaku_ray.run.models import models_of
-from kohaku_ray.run.segments import Entry, LedgerReply
+from kohaku_ray.store.segments import Entry, LedgerReply
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.hybrid.stages import STAGES, HybridEvidence
 from kohaku_ray.systems.questions import read_questions
@@ -55,9 +56,9 @@ class OfflineLedger:
     config: Config
 
     def __post_init__(self) -> None:
-        self.backend = self.config.declaration.offline(0.35, 131072)
+        self.backend = self.config.declaration.offline(131072)
 
-    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> LedgerReply:
+    async def ask(self, request: ChatRequest, target: Target, again: bool = False) -> LedgerReply:
         """Answer a request as the ledger would."""
         return LedgerReply(Entry(await self.backend.chat(request), request.model, 0.0), "made", "")
 

@@ -39,7 +39,9 @@ import pyarrow as pa
 
 from kohaku_ray.answering.local_index import LocalIndex
 from kohaku_ray.answering.tools import MemberTools, RunContext
+from kohaku_ray.collection.indexes import chunks_of, index_settings
 from kohaku_ray.config import Config, load_config
+from kohaku_ray.config.roles import models_of
 from kohaku_ray.documents.model import Document, Paragraph, Section
 from kohaku_ray.documents.text.sentences import Sentence
 from kohaku_ray.index.arrays import F32, F64, I64
@@ -50,12 +52,11 @@ from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.nodes import PARAGRAPH, NodeTable
 from kohaku_ray.index.store import Index
 from kohaku_ray.index.terms import stop_words, tokenise
+from kohaku_ray.models.target import Target
 from kohaku_ray.records import Question, Reply
-from kohaku_ray.run.collection.indexes import chunks_of, index_settings
-from kohaku_ray.run.models import models_of
 from kohaku_ray.systems.hybrid.diversify import allot, shares
 from kohaku_ray.systems.hybrid.prepare import StageRun
-from kohaku_ray.systems.hybrid.settings import HybridSettings
+from kohaku_ray.systems.hybrid.settings import N_INITIAL_TEXTS, N_PER_QUERY
 from kohaku_ray.systems.hybrid.stages import STAGES
 
 DIM, LONGEST_MS, LEAST_RATIO = 64, 25.0, 3.0
@@ -123,9 +124,9 @@ class HashedWords:
 class Scripted:
     """A ledger whose model always writes nine sub-queries of the question's words."""
 
-    async def ask(self, request: Any, application: str, again: bool = False) -> Any:
+    async def ask(self, request: Any, target: Target, again: bool = False) -> Any:
         """Expand a question."""
-        from kohaku_ray.run.segments import Entry, LedgerReply
+        from kohaku_ray.store.segments import Entry, LedgerReply
 
         question = request.messages[-1][1].split("Question : ")[1].split("\n")[0]
         return LedgerReply(Entry(Reply(json.dumps(sub_queries(question))), request.model, 0.0), "made", "")
@@ -258,10 +259,10 @@ def timed_batch(config: Config, index: LocalIndex, questions: Sequence[Question]
 class PlainLoop:
     """The same stages as one would write them down: one library call per query, loops in Python."""
 
-    def __init__(self, index: Index, encoder: HashedWords, settings: HybridSettings) -> None:
+    def __init__(self, index: Index, encoder: HashedWords) -> None:
         from rank_bm25 import BM25Okapi
 
-        self.index, self.encoder, self.settings = index, encoder, settings
+        self.index, self.encoder = index, encoder
         self.rows, self.okapi = {}, {}
         for kind in ("sentence", "chunk", "paragraph"):
             rows = np.flatnonzero(index.nodes.kind == {"paragraph": 2, "sentence": 3, "chunk": 4}[kind])
@@ -278,15 +279,13 @@ class PlainLoop:
         """Run the stages on one question."""
         from sklearn.cluster import KMeans
 
-        settings, text_of = self.settings, self.index.nodes.text_of
+        text_of = self.index.nodes.text_of
         for kind in ("sentence", "chunk"):
-            self.bm25(kind, question, settings.initial_context_size)
+            self.bm25(kind, question, N_INITIAL_TEXTS)
         fused: dict[int, float] = defaultdict(float)
         for query in [question, *sub_queries(question)]:
             vector = self.encoder.encode_queries([query])
-            dense = (
-                self.index.shards[0].vectors(("paragraph",)).search(vector, settings.subquestion_max_documents)[0].rows
-            )
+            dense = self.index.shards[0].vectors(("paragraph",)).search(vector, N_PER_QUERY)[0].rows
             pool = list(dict.fromkeys([*self.bm25("paragraph", query, 100).tolist(), *dense.tolist()]))
             scores = hashed([(query, text_of(row)) for row in pool])
             for rank, position in enumerate(np.argsort(-np.array(scores))[:100], 1):
@@ -342,7 +341,7 @@ def main() -> int:
     rng, clock = np.random.default_rng(7), Clock()
     score = clock.timed("rank_pairs", hashed)
 
-    async def rank_pairs(_: str, pairs: Sequence[tuple[str, str]]) -> list[float]:
+    async def rank_pairs(_: Target, pairs: Sequence[tuple[str, str]]) -> list[float]:
         return score(pairs)
 
     with tempfile.TemporaryDirectory() as directory:
@@ -361,7 +360,7 @@ def main() -> int:
         for name in (*STAGES, *OUTSIDE.values()):
             print(f"{name:<20}{1000 * clock.spent[name] / 16:>8.2f} ms of processor per question, one by one")
         print(f"{'all stages':<20}{1000 * sum(clock.spent[stage] for stage in STAGES) / 16:>8.2f}")
-        plain = PlainLoop(opened, encoder, config.settings)  # type: ignore[arg-type]
+        plain = PlainLoop(opened, encoder)
         gc.freeze()  # no collection goes through the plain loop's corpus while the batch is timed
         rounds = []
         for start in range(18, len(asked), arguments.questions):

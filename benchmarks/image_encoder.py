@@ -26,13 +26,13 @@ import pyarrow as pa
 import torch
 from images import chart, photograph
 
+from kohaku_ray.collection.image_encoding import EncodeImages, images_to_encode
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.images import as_image
 from kohaku_ray.index.encoder import IMAGE_BATCH, decoded
 from kohaku_ray.index.images import write_image
 from kohaku_ray.index.torch_model import TorchModel
-from kohaku_ray.run.collection.image_encoding import EncodeImages, images_to_encode
-from kohaku_ray.storage import Directory
+from kohaku_ray.store.storage import Directory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from kit import tiny_clip

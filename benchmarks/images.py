@@ -23,10 +23,10 @@ import pyarrow as pa
 import pymupdf
 from PIL import Image
 
+from kohaku_ray.collection.indexing import parse
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.figures import ImageSource, images_of
 from kohaku_ray.documents.parse import parse_documents, parse_file
-from kohaku_ray.run.collection.indexing import parse
 
 MOST = 0.30
 """Largest share by which extraction may lengthen parsing."""

@@ -32,6 +32,8 @@ from typing import Any
 
 import psutil
 
+from kohaku_ray.collection.indexes import make_encoder
+from kohaku_ray.collection.sources import find_sources
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.documents.read import read_bytes
@@ -41,8 +43,6 @@ from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.identity import locate_model, token_counter
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.settings import EncoderConfig
-from kohaku_ray.run.collection.indexes import make_encoder
-from kohaku_ray.run.collection.sources import find_sources
 from kohaku_ray.settings import resolve_paths
 
 BATCH_SIZES = (8, 16, 32, 64)
@@ -178,7 +178,7 @@ def measured_slices(config_json: str, texts: Sequence[str], barrier: Any) -> lis
     import torch
 
     config = Config.model_validate_json(config_json)
-    encoder, model = make_encoder(config, device="cpu"), plain_model(config.index.encoder)
+    encoder, model = make_encoder(config, on_gpu=False), plain_model(config.index.encoder)
     bare = torch.inference_mode()(lambda batch: model[0].auto_model(**batch))
     slices = []
     for number in range(-1, N_SLICES):  # the first one warms up

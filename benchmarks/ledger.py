@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from kohaku_ray.run.segments import SEGMENT_SCHEMA, SegmentStore
+from kohaku_ray.store.segments import SEGMENT_SCHEMA, SegmentStore
 
 WANTED_BYTES, WANTED_S, WANTED_LOOKUPS_PER_S = 200, 60.0, 1000.0
 N_ENTRIES_WANTED = 10_000_000

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 import kohaku_ray.sample
 from kohaku_ray.evaluation.submissions import SubmissionRow, write_submission
 from kohaku_ray.pages.report import write_report
-from kohaku_ray.run.tables import SCHEMAS
+from kohaku_ray.store.tables import SCHEMAS
 
 MOST_OPEN_S, MOST_BYTES = 2.0, 30_000_000
 N_MATCHES, MATCH_WORDS, EXPLANATION_WORDS = 32, 110, 60

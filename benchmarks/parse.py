@@ -22,7 +22,7 @@ import pymupdf
 
 from kohaku_ray import sample
 from kohaku_ray.documents.parse import parse_file
-from kohaku_ray.documents.pdf import document as pdf
+from kohaku_ray.documents.pdf import headings
 from kohaku_ray.documents.pdf.document import parse_pdf
 from kohaku_ray.documents.read import read_bytes
 
@@ -92,8 +92,8 @@ def bare(data: bytes) -> int:
 
 def without_sentences(data: bytes) -> object:
     with (
-        mock.patch.object(pdf, "split_sentences", return_value=()),
-        mock.patch.object(pdf, "split_lines", return_value=()),
+        mock.patch.object(headings, "split_sentences", return_value=()),
+        mock.patch.object(headings, "split_lines", return_value=()),
     ):
         return parse_pdf("x.pdf", data)
 

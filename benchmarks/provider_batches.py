@@ -23,11 +23,12 @@ import psutil
 
 from kohaku_ray.config import load_config
 from kohaku_ray.config.sections import ClusterConfig
-from kohaku_ray.engine.cluster import connected
+from kohaku_ray.engine.cluster import connect
 from kohaku_ray.engine.session import Session
 from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.models.request import ChatRequest, seed_for
 from kohaku_ray.models.schema import answer_schema
+from kohaku_ray.models.target import Target
 
 WANTED_MS = 1.0
 AT_ONCE = 64
@@ -52,7 +53,7 @@ def main() -> int:
         try:
             url = server.stdout.readline().strip()
             n_single = max(arguments.calls // 10, 500)
-            with connected(ClusterConfig(num_cpus=4)):
+            with connect(ClusterConfig(num_cpus=4)):
                 single, by_replica = measure(home, url, None, n_single, arguments)
                 batched, by_actor = measure(home, url, {"gather_s": 5, "poll_s": 5}, arguments.calls, arguments)
         finally:
@@ -78,10 +79,10 @@ def measure(
     ]
     with Session(config.cluster, config.ledger) as session:
         ledger = session.open_ledger(config.ledger, 1, [deployment])
-        [application] = session.start_replicas({"fake": deployment}).values()
-        asyncio.run(ask_all(ledger, application, [[request(-1, 0, 10)]] if batch is None else [], 1))  # imports
+        [target] = session.start_replicas({"fake": deployment}).values()
+        asyncio.run(ask_all(ledger, target, [[request(-1, 0, 10)]] if batch is None else [], 1))  # imports
         here, before, began = time.process_time(), cpu_by_part(), time.perf_counter()
-        asyncio.run(ask_all(ledger, application, asked, AT_ONCE if batch is None else len(asked)))
+        asyncio.run(ask_all(ledger, target, asked, AT_ONCE if batch is None else len(asked)))
         spent = {"caller": time.process_time() - here}
         spent |= {part: seconds - before.get(part, 0.0) for part, seconds in cpu_by_part().items()}
         wall_s = time.perf_counter() - began
@@ -98,12 +99,12 @@ def request(number: int, member: int, n_chars: int) -> ChatRequest:
     return ChatRequest("fake", (("user", text),), 0.7, 1.0, 256, seed, SCHEMA, session_id=f"q{number}")
 
 
-async def ask_all(ledger: object, application: str, asked: list[list[ChatRequest]], at_once: int) -> None:
+async def ask_all(ledger: object, target: Target, asked: list[list[ChatRequest]], at_once: int) -> None:
     places = asyncio.Semaphore(at_once)
 
     async def ask(question: list[ChatRequest]) -> None:
         async with places:
-            await asyncio.gather(*(ledger.ask(each, application) for each in question))  # type: ignore[attr-defined]
+            await asyncio.gather(*(ledger.ask(each, target) for each in question))  # type: ignore[attr-defined]
 
     await asyncio.gather(*map(ask, asked))
 

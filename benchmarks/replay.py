@@ -23,15 +23,16 @@ from replay_run import replay
 
 from kohaku_ray.answering.tools import MemberTools, RunContext
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.engine.cluster import connected
+from kohaku_ray.config.roles import models_of
+from kohaku_ray.engine.cluster import connect
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
+from kohaku_ray.models.calls import chat_request
 from kohaku_ray.models.prompts import Prompt, Prompts
 from kohaku_ray.models.request import request_key, seed_for
 from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.records import Question, Reply
 from kohaku_ray.retrieval.context import Context, ContextSnippet
-from kohaku_ray.run.models import chat_request, models_of
-from kohaku_ray.run.segments import Entry, SegmentStore
+from kohaku_ray.store.segments import Entry, SegmentStore
 from kohaku_ray.systems.kohaku.prepare import answer_prompt
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
 
@@ -60,7 +61,7 @@ def main() -> int:
         n_questions = arguments.calls // arguments.members
         asked = [prompt_of(prompts, number, arguments.context_chars) for number in range(n_questions)]
         record(config, models[0]["answer"], asked, arguments.members)
-        with connected(config.cluster):
+        with connect(config.cluster):
             run = RunContext(config, open_ledger(config.ledger), models, prompts)
             return report(run, asked, arguments)
 

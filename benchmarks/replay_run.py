@@ -26,17 +26,18 @@ from kohaku_ray.answering import votes
 from kohaku_ray.answering.block import MemberAnswer, PreparedQuestion
 from kohaku_ray.answering.local_index import LocalIndex
 from kohaku_ray.answering.tools import MemberTools, RunContext
+from kohaku_ray.collection.sources import questions_of, resolve
 from kohaku_ray.config import Config, load_config
+from kohaku_ray.config.roles import models_of
 from kohaku_ray.engine.actors.pool import ActorPool
-from kohaku_ray.engine.cluster import connected
+from kohaku_ray.engine.cluster import connect
 from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.models.request import request_key
-from kohaku_ray.run.collection.sources import questions_of, resolve
-from kohaku_ray.run.models import models_of
-from kohaku_ray.run.segments import LedgerReply, SegmentStore
+from kohaku_ray.models.target import Target
 from kohaku_ray.settings import resolve_paths
+from kohaku_ray.store.segments import LedgerReply, SegmentStore
 
 N_QUESTIONS, N_MEMBERS = 282, 5
 WANTED_MS = 12
@@ -127,7 +128,7 @@ class Recording:
     def __init__(self, path: str) -> None:
         self._entries = SegmentStore(path).load(lambda _: True).entries
 
-    async def ask(self, request: Any, application: str, again: bool = False) -> LedgerReply:
+    async def ask(self, request: Any, target: Target, again: bool = False) -> LedgerReply:
         """See ``Ledger``."""
         key = request_key(request)
         return LedgerReply(self._entries[key], "ledger", key)
@@ -136,9 +137,9 @@ class Recording:
 def by_part(config: Config) -> tuple[Counter[str], float]:
     """Answer the recorded run in this process; seconds by part, and all of them."""
     system = config.declaration
-    applications = dict.fromkeys(config.deployments, "")
-    models = tuple(models_of(config, applications, member) for member in range(N_MEMBERS))
-    context = RunContext(config, Recording(config.ledger.path), models, system.prompts(config.prompts), applications)
+    targets = dict.fromkeys(config.deployments, Target(""))
+    models = tuple(models_of(config, targets, member) for member in range(N_MEMBERS))
+    context = RunContext(config, Recording(config.ledger.path), models, system.prompts(config.prompts), targets)
     questions, clock = questions_of(config), Clock()
     index = LocalIndex.open(config)
     index.encoder.encode_queries(["warm up"])  # loading the encoder is no question's cost
@@ -173,7 +174,7 @@ def _found(module: str, attribute: str) -> Callable[..., Any]:
 def replay() -> int:
     with tempfile.TemporaryDirectory() as home:
         config = configured(home)
-        with connected(config.cluster):
+        with connect(config.cluster):
             run_index(config)
             pool = ActorPool(config, n_workers=2)
             with serving(config.used_deployments):

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kohaku_ray.answering.local_index import LocalIndex
+from kohaku_ray.collection.sources import resolve
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.evaluation.paired import paired_bootstrap
 from kohaku_ray.evaluation.passages import (
@@ -35,7 +36,6 @@ from kohaku_ray.records import Question
 from kohaku_ray.retrieval.context import Context, assemble
 from kohaku_ray.retrieval.evidence import Evidence, distinct_rows, localise, rank
 from kohaku_ray.retrieval.windows import choose
-from kohaku_ray.run.collection.sources import resolve
 from kohaku_ray.systems.kohaku import SYSTEM
 
 

@@ -25,12 +25,12 @@ from typing import Any
 from retrieval import Setting, context_of, variants
 
 from kohaku_ray.answering.local_index import LocalIndex
+from kohaku_ray.collection.sources import resolve
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.evaluation.submissions import SubmissionRow, read_submission
 from kohaku_ray.index.identity import locate_model
 from kohaku_ray.index.nodes import SENTENCE, NodeTable
 from kohaku_ray.index.store import Index
-from kohaku_ray.run.collection.sources import resolve
 from kohaku_ray.systems.kohaku import SYSTEM
 
 TOP_K = 16

@@ -24,5 +24,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List what is asked for by name, imported or not."""
-    return sorted({*__all__, *globals()} - {"Any", "TYPE_CHECKING", "annotations", "import_module"})
+    """List the public API, imported or not."""
+    return [*__all__, "__version__"]

@@ -8,7 +8,7 @@
     run.index()
     run.answer()
     run.scores, run.votes, run.answers, run.trace, run.usage
-    with run:                       # actors and replicas stay up between questions
+    with run:                       # what was started stays up between questions
         run.ask("How much water did it use?").votes
 """
 
@@ -21,31 +21,33 @@ from contextlib import ExitStack
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from kohaku_ray.answering.vote_files import FileVote, run_vote
+from kohaku_ray.collection.sources import resolve
 from kohaku_ray.config import Config
 from kohaku_ray.config.sections import TrackingConfig
 from kohaku_ray.ensemble.vote import VoteRule
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC
 from kohaku_ray.evaluation.report import ScoreReport, run_score
-from kohaku_ray.pages.run_text import show_question
+from kohaku_ray.models.summary import SERVER_FACTS, AnswerSummary, describe_servers
+from kohaku_ray.pages.run_text import describe_answer, show_question
+from kohaku_ray.pages.terminal import print_progress
 from kohaku_ray.records import digest
-from kohaku_ray.run.collection.sources import resolve
-from kohaku_ray.run.exchange.vote_files import FileVote, run_vote
-from kohaku_ray.run.record.directory import RunDirectory, submission_of
-from kohaku_ray.run.record.identity import check_replaces, finished_before, is_finished
-from kohaku_ray.run.record.scoring import ScoredRun, score_run, scores_of
-from kohaku_ray.run.record.summary import AnswerSummary
-from kohaku_ray.run.record.tracking import check_tracking, is_tracked, track
-from kohaku_ray.settings import resolve_paths, shown_path
-from kohaku_ray.storage import is_file, join_path
+from kohaku_ray.runs.files import question_rows
+from kohaku_ray.runs.identity import check_replaces, finished_before, is_finished
+from kohaku_ray.runs.scoring import ScoredRun, score_run, scores_of
+from kohaku_ray.runs.tracking import check_tracking, is_tracked, track
+from kohaku_ray.settings import check_working_directory, resolve_paths, shown_path
+from kohaku_ray.store.directory import RunDirectory, submission_of
+from kohaku_ray.store.storage import is_file, join_path
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.sweep.plan import plan_sweep
-from kohaku_ray.sweep.race import steer_sweep
 
 if TYPE_CHECKING:
     import polars as pl
 
     from kohaku_ray.answering.bundle import Bundled, Replay
+    from kohaku_ray.answering.here import AnsweringHere
     from kohaku_ray.engine.actors.pool import ActorPool
     from kohaku_ray.engine.jobs.index_stream import IndexSummary
     from kohaku_ray.engine.jobs.sweep import SweepSummary
@@ -60,8 +62,8 @@ QUESTION = "question.jsonl"
 class Run:
     """One run: its jobs, and its results as polars frames.
 
-    A Ray cluster that this process has joined is used; otherwise each job starts a local one and ends it. Within a
-    ``with`` block the cluster, the actors and the model replicas stay up.
+    A Ray cluster that this process has joined is used; otherwise each job starts a local one and ends it. ``ask`` needs
+    none, unless Ray serves a model or a cluster is configured. Within a ``with`` block what was started stays up.
 
     Attributes:
         config: The run's configuration, with absolute paths.
@@ -76,6 +78,7 @@ class Run:
         self._was_finished = False
         self._warm: ExitStack | None = None
         self._pool: ActorPool | None = None
+        self._here: AnsweringHere | None = None
 
     def __repr__(self) -> str:
         """Show the run's directory, its state and its scores."""
@@ -150,6 +153,8 @@ class Run:
         from kohaku_ray.engine.jobs.answer import run_answer
 
         self._was_finished = False
+        if self._warm is not None and self._pool is None:
+            self._keep_pool()
         self.summary = run_answer(self.config, retry_errors=retry_errors, strict=strict, pool=self._pool)
 
     def export(self, scored: ScoredRun | None = None) -> str | None:
@@ -173,7 +178,7 @@ class Run:
         return self.summary
 
     def ask(self, question: str, **columns: str) -> Run:
-        """Answer one question; a question that was asked before is not asked again.
+        """Answer one question, in this process where it can; a question that was asked before is not asked again.
 
         ``columns`` are further ones that the system reads, such as ``answer_unit``. Returns the run of that question
         alone, below ``asked`` in this run's directory.
@@ -193,12 +198,47 @@ class Run:
         questions = self.config.questions.model_copy(update={"path": home.file(QUESTION), "limit": None})
         changes = {"run": home.path, "questions": questions, "tracking": TrackingConfig()}
         asked = Run(self.config.model_copy(update=changes))
+        asked.summary = finished_before(asked.config)
+        if asked.summary is not None:
+            return asked
+        from kohaku_ray.answering.here import AnsweringHere, why_on_cluster
+
+        check_working_directory()  # without one, torch's libraries end the process
+        if self._pool is None and not why_on_cluster(asked.config):
+            here = self._here or AnsweringHere(self.config, print_progress)
+            if self._warm is not None:
+                self._here = here
+            asked.summary = here.answer(asked.config)
+            return asked
         asked._pool = self._pool
-        return asked.answer(again=finished_before(asked.config) is None)
+        asked.make()
+        return asked
 
     def show(self, question_id: str | None = None, n_items: int | None = 10) -> str:
         """Format how a question (default: the first) was answered: steps with ``n_items``, members and vote."""
         return show_question(self.path, question_id or str(self.votes["question_id"][0]), n_items)
+
+    def show_answer(self, question_id: str | None = None) -> str:
+        """Format what a question's (default: the first's) members voted for, and why, in at most twelve lines.
+
+        What their servers did otherwise than asked, such as naming another model, comes on top.
+        """
+        rows = question_rows(self.path, question_id or str(self.votes["question_id"][0]))
+        servers = describe_servers(*(getattr(self.made, name) for name in SERVER_FACTS))
+        return "\n".join([describe_answer(rows, self.config.index.path, self.made.wall_s), *servers])
+
+    def draw_map(self, output: str | None = None) -> str:
+        """Draw the index's node vectors in two dimensions (KohakuRAG, Figure 6) and return the file's path.
+
+        Args:
+            output: An .svg or .png file; None: ``map.svg`` in the index's directory.
+
+        Raises:
+            DataError: There is no index, it has no vectors, or the file cannot be written.
+        """
+        from kohaku_ray.pages.index_map import write_index_map
+
+        return write_index_map(self.config.index.path, output)
 
     @property
     def answers(self) -> pl.DataFrame:
@@ -232,18 +272,31 @@ class Run:
         return pl.DataFrame(scored.report.records)
 
     def __enter__(self) -> Run:
-        from kohaku_ray.engine.jobs.answer import kept_warm
-
         if self._warm is not None:
             raise ConfigError("this run is open already: leave its `with` block first")
+        from kohaku_ray.answering.here import AnsweringHere, why_on_cluster
+
         self._warm = ExitStack()
-        self._pool = self._warm.enter_context(kept_warm(self.config))
+        try:
+            if why_on_cluster(self.config):
+                self._keep_pool()
+            else:  # Ray starts where ``answer`` is called
+                self._here = AnsweringHere(self.config, print_progress)
+        except BaseException:
+            self._warm = None
+            raise
         return self
+
+    def _keep_pool(self) -> None:
+        from kohaku_ray.engine.jobs.answer import kept_warm
+
+        assert self._warm is not None, "within a with block"
+        self._pool = self._warm.enter_context(kept_warm(self.config))
 
     def __exit__(self, *exc: object) -> None:
         if self._warm is not None:
             self._warm.close()
-        self._warm = self._pool = None
+        self._warm = self._pool = self._here = None
 
     def _frame(self, name: str) -> pl.DataFrame:
         import polars as pl
@@ -254,13 +307,12 @@ class Run:
 
 
 class Sweep:
-    """One sweep: its job, and requests to the job that races it, from whatever process.
+    """One sweep.
 
     ::
 
         sweep = Sweep("depth.yaml", ["my.yaml"], race=True)
-        sweep.run()                                        # elsewhere, meanwhile:
-        sweep.stop("top_k=4")
+        sweep.run()
 
     Attributes:
         page: Path of its page, which shows a race as it goes on.
@@ -274,9 +326,10 @@ class Sweep:
         output: str | None = None,
         *,
         race: bool | None = None,
+        cluster: str | None = None,
     ) -> None:
         """Read a sweep; arguments as of ``load_sweep``."""
-        self.loaded = load_sweep(path, base, overrides, output, race)
+        self.loaded = load_sweep(path, base, overrides, output, race, cluster)
         self.page = join_path(os.path.abspath(self.loaded.sweep.output), "sweep.html")
 
     def run(self) -> SweepSummary:
@@ -286,20 +339,9 @@ class Sweep:
             ConfigError: The configuration or the cluster does not fit; nothing was started.
             DataError: Questions or the ledger cannot be used, or another job races this sweep.
         """
-        from kohaku_ray.engine.jobs.sweep import finish_sweep, run_sweep
+        from kohaku_ray.engine.jobs.race import make_sweep
 
-        plan = plan_sweep(self.loaded)
-        summary = run_sweep(plan)
-        finish_sweep(plan, summary)
-        return summary
-
-    def stop(self, cell: str) -> None:
-        """Ask the job to stop a cell, named by its labels or its id; a ``ConfigError`` says why it cannot be."""
-        steer_sweep(os.path.dirname(self.page), "stop", cell)
-
-    def resume(self, cell: str) -> None:
-        """Ask the job to let a cell that has left the race go on to the end."""
-        steer_sweep(os.path.dirname(self.page), "resume", cell)
+        return make_sweep(plan_sweep(self.loaded))[0]
 
 
 def vote(files: Sequence[str], rule: VoteRule | None = None) -> FileVote:
@@ -313,16 +355,14 @@ def score(truth: str, files: Sequence[str], metrics: Sequence[str] = (DEFAULT_ME
 
 
 def bundle(run: str, path: str, *, with_index: bool = False) -> Bundled:
-    """Pack a finished run, or a sweep's finished runs, into one zip that re-derives the tables; see ``make_bundle``."""
-    from kohaku_ray.answering.bundle import find_source, make_bundle
-    from kohaku_ray.pages.sweep_tables import write_tables
+    """Pack a finished run into one zip that makes its tables again; see ``make_bundle``."""
+    from kohaku_ray.answering.bundle import make_bundle
 
-    return make_bundle(find_source(run), path, write_tables, with_index=with_index)
+    return make_bundle(run, path, with_index=with_index)
 
 
 def replay(path: str, index: str | None = None, *, trust_code: bool = False) -> Replay:
-    """Make a bundle's runs again from its replies and compare every table; see ``replay_bundle``."""
+    """Make a bundle's run again from its replies and compare every table; see ``replay_bundle``."""
     from kohaku_ray.answering.bundle import replay_bundle
-    from kohaku_ray.pages.sweep_tables import write_tables
 
-    return replay_bundle(path, write_tables, index, trust_code=trust_code)
+    return replay_bundle(path, index, trust_code=trust_code)

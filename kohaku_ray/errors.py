@@ -3,14 +3,15 @@
 ::
 
     KohakuRayError
-    ├── ConfigError              a configuration, a flag or the cluster's size; exit code 2
+    ├── ConfigError              a configuration, a flag or the cluster's size; exit code 2, as of a DataError
     │   └── ConflictError        values that are valid alone but not together
     ├── CodeRefusedError         code that a bundle's configuration names, which nobody has trusted
     ├── DataError                a file or its content
     │   ├── TreeError            nodes that do not form a tree
     │   ├── NoIndexError         an index that was never built, also a ConfigError: exit code 2
     │   ├── IndexMismatchError   an index built with another configuration
-    │   └── StorageError         a filesystem that refuses or does not answer, whatever the file holds
+    │   ├── UnreachableError     a server or cluster that does not answer, also a ConfigError: exit code 1
+    │   └── StorageError         a filesystem that refuses or does not answer, or what another process holds
     ├── MetricError              the code of a metric raised; other metrics are scored
     └── ModelError               a model backend
         ├── ContextOverflowError the prompt is longer than the model takes
@@ -65,8 +66,12 @@ class IndexMismatchError(DataError):
     """An index on disk was built with another configuration than the one asked for."""
 
 
+class UnreachableError(DataError, ConfigError):
+    """A server or a cluster does not answer where the configuration says that it is: a later try may succeed."""
+
+
 class StorageError(DataError):
-    """A filesystem refuses or does not answer; nothing is said of the file's content."""
+    """A filesystem refuses or does not answer, or another process holds what is asked for: a later try may succeed."""
 
 
 class MetricError(KohakuRayError):
@@ -111,9 +116,16 @@ class UnfinishedReplyError(TransientModelError):
     """A reply that failed, was stopped, or has no token: another seed may give a whole one."""
 
 
+def is_mistake(error: Exception) -> bool:
+    """Whether what a person gave, a setting or a file, cannot be used: exit code 2, and no try again helps."""
+    return isinstance(error, (ConfigError, DataError)) and not isinstance(error, (StorageError, UnreachableError))
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Suggest the closest known word; empty where none is close."""
+    """Suggest the closest known word, or the first that begins so; empty where none is close."""
+    known, typed = list(known), word.replace("_", "")
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    close = close or [name for name in known if len(typed) > 2 and name.replace("_", "").startswith(typed)]
     return f" (did you mean {close[0]}?)" if close else ""
 
 
@@ -121,3 +133,13 @@ def describe_raised(error: Exception) -> str:
     """Say what the code of a user raised, and where: the file and the line, no traceback."""
     *_, raised = traceback.extract_tb(error.__traceback__)
     return f"{type(error).__name__} in {Path(raised.filename).name}, line {raised.lineno}: {error}"
+
+
+def message_of(error: BaseException) -> str:
+    """Return an error's message in one line: of one that Ray wraps, the cause's, without the remote stack."""
+    while isinstance(cause := getattr(error, "cause", None), BaseException):
+        error = cause
+    if isinstance(error, KohakuRayError):
+        return " ".join(str(error).split())
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__

@@ -121,7 +121,8 @@ def find_registered(kind: ExtensionKind, name: str, wanted: type[T]) -> T:
     except Exception as error:  # a user's module may raise anything
         raise ConfigError(
             f"{what} {name}: {target} cannot be loaded ({type(error).__name__}: {error}): install its package, start "
-            "in its folder, or put its folder on PYTHONPATH"
+            "in its folder, or put its folder on PYTHONPATH (on a cluster whose nodes lack it: `ray job submit "
+            "--working-dir .`)"
         ) from error
     if not isinstance(loaded, wanted):
         raise ConfigError(

@@ -87,6 +87,10 @@ UNANSWERABLE = "Unable to answer with confidence based on the provided documents
 """How an abstention is written in the answer column (WattBot)."""
 
 
+FAILED = "failed, no abstention: "
+"""Begins the explanation of a question whose members all failed, where a submission says ``is_blank``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """One question of a question file; unit and type are those the answer is asked in, where the file has them.
@@ -122,6 +126,8 @@ class Reply:
         gpu_s: GPU seconds of its replica that this call used; 0 without a GPU.
         joules: Energy of these GPUs for this call; None where it is not measured.
         note: What the server was asked otherwise than the request says, since it refuses that; empty: nothing.
+        served_model: The model that the reply names; empty: none.
+        server: Digest of the address that was asked, which may be a secret of the environment; empty: no address.
     """
 
     text: str
@@ -134,27 +140,28 @@ class Reply:
     gpu_s: float = 0.0
     joules: float | None = None
     note: str = ""
+    served_model: str = field(default="", compare=False)
+    server: str = field(default="", compare=False)
 
 
 FLAGS = {
     "uncited": "cite no document of their context",
     "mistyped": "have no value of the kind that the question asks for",
+    "unit": "are in a unit that measures something else than the one asked for",
     "contradictory": "say is_blank beside a value and a reference (the value is kept)",
     "withheld": "say is_blank beside a value that has no reference or is of another kind (the value is dropped)",
+    "several": "stand in a reply beside another that is as complete, with another value (the first is taken)",
     "cut": "were cut off (what was complete is kept)",
     "repaired": "were no valid JSON (read as json-repair mends it)",
     "shortened": "were given from a prompt that the server had cut",
     "few_sources": "rest on a context of fewer than three texts",
-    "from_explanation": "have the value that their explanation states and not the one that they gave",
-    "asked_again": "were asked once more, with the passage alone that they quote",
-    "unsupported": "have a value that their explanation or the passage that they cite does not state",
 }
 """What can be wrong with an answer that could be read, or with its context, and how it is said of several."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One member's answer to one question.
+    """One member's answer to one question, its abstention, or its failure, which has no ballot.
 
     Attributes:
         answer_value: The bare value as the model wrote it; empty when ``is_blank``: the model abstained, or nothing
@@ -163,7 +170,7 @@ class Prediction:
         ref_ids: Cited document ids, in the order cited, without repeats.
         n_foreign_refs: How many cited ids were dropped because the context does not hold them.
         attempt: Which attempt gave it, from 0.
-        error: Why the reply could not be used; None when it could.
+        error: Why the model failed or its reply could not be used: the prediction failed; None: it did not.
         flags: What was wrong with the reply or its context, of ``FLAGS``.
     """
 

@@ -8,13 +8,13 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import pairwise
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.storage import is_uri
+from kohaku_ray.store.storage import is_uri
 
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -25,7 +25,7 @@ class Settings(BaseModel):
     """Base of every section of a configuration: frozen, no unknown keys; a docstring under each key."""
 
     # Without ``use_attribute_docstrings``, which reads the source of every section in every process: 0.1 s. The
-    # docstrings are for readers of the code, and for docs/configuration.md.
+    # docstrings are for readers of the code, and for `validate --settings`.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
@@ -101,6 +101,8 @@ _KEY = re.compile(r"(?=.*[a-z])(?=.*[0-9]).{20}")
 class ServerSettings(Settings):
     """How a model server is asked over HTTP."""
 
+    MOST_MIB: ClassVar[float] = 4.0
+    """Largest body of a response, decompressed, in MiB: 128,000 tokens have a quarter of that."""
     api_key_env: str | None = "OPENAI_API_KEY"
     """Environment variable that holds the API key; None: no key is sent."""
     headers: dict[str, str] = Field(default_factory=dict)
@@ -111,8 +113,6 @@ class ServerSettings(Settings):
     """Limit over all replicas of prompt tokens, about four characters each, plus max_tokens; None: no limit."""
     timeout_s: Annotated[float, Field(gt=0)] = 120.0
     """Longest wait for one reply."""
-    max_reply_mib: Annotated[float, Field(gt=0)] = 4.0
-    """Largest body of a response, decompressed, in MiB."""
     max_tries: PositiveInt = 6
     """Tries per request before its row carries the error."""
     backoff_s: Annotated[float, Field(gt=0)] = 0.5
@@ -197,10 +197,18 @@ def check_working_directory() -> None:
     try:
         os.getcwd()
     except FileNotFoundError:
+        if _IN_RAY_JOB in os.environ:
+            raise ConfigError(
+                "the job's copy of the working directory was removed: Ray unpacks it anew where two nodes share a "
+                "host, or once no process uses it: submit the job again, which goes on from what is recorded"
+            ) from None
         raise ConfigError(
             "the working directory was removed: change to one that is there (cd), then start again"
         ) from None
 
+
+_IN_RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Variable of a command that `ray job submit` started."""
 
 _RAY_COPY = "/runtime_resources/working_dir_files/"
 

@@ -53,7 +53,6 @@ QUICK: dict[str, Steps] = {
         "demo.vote": ["vote", "runs/demo", "runs/demo", "-o", "voted.csv", "--strategy", "union"],
         "demo.compare": ["compare", "runs/demo", "voted.csv"],
         "demo.report": ["report", "runs/demo"],
-        "demo.map": ["map", "runs/demo/index", "-o", "map.svg"],
         "demo.sweep": ["sweep", "golden.yaml", "-o", "runs/sweep"],
         "demo.dry": ["sweep", "paper", "--base", "demo", "--dry-run"],
         "demo.init": ["init", "mine", "--gold"],

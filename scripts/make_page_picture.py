@@ -16,7 +16,6 @@ from pathlib import Path
 
 from kohaku_ray.answering.bundle import replay_bundle
 from kohaku_ray.cli import main as kohaku_ray
-from kohaku_ray.pages.sweep_tables import write_tables
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "run_page.png"
 SIZE = "1180,860"
@@ -36,9 +35,8 @@ def main() -> int:
         page, run = Path(folder, "report.html"), given.run
         if run.endswith(".zip"):
             os.mkdir(f"{folder}/replay")
-            [replayed] = replay_bundle(run, write_tables, given.index, f"{folder}/replay").runs
-            [made] = Path(folder, "replay", "again").iterdir()
-            run = str(made.rename(Path(folder, replayed.name)))
+            replayed = replay_bundle(run, given.index, f"{folder}/replay")
+            run = str(Path(folder, "replay", "again").rename(Path(folder, replayed.name)))
             if given.index is not None:
                 os.symlink(os.path.abspath(given.index), f"{run}/index")
         if code := kohaku_ray(["report", run, "-o", str(page)]):

@@ -114,13 +114,13 @@ def s3(s3_server: FaultyS3) -> FaultyS3:
 def impatient(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two attempts per request to an object store: one that stays down is waited for in ``patient`` tests."""
     if "patient" not in request.fixturenames:
-        monkeypatch.setattr("kohaku_ray.storage.ATTEMPTS", 2)
+        monkeypatch.setattr("kohaku_ray.store.storage.ATTEMPTS", 2)
 
 
 @pytest.fixture
 def patient() -> Iterator[None]:
     """As many attempts per request to an object store as a job makes."""
-    from kohaku_ray import storage
+    from kohaku_ray.store import storage
 
     storage._patient.cache_clear()
     yield
@@ -155,10 +155,10 @@ def cluster() -> Iterator[str]:
     import ray
 
     from kohaku_ray.config.schema import ClusterConfig
-    from kohaku_ray.engine.cluster import connected
+    from kohaku_ray.engine.cluster import connect
 
     # Declared, not there: actors that wait need no core.
-    with connected(ClusterConfig(num_cpus=6, object_store_gib=0.5)):
+    with connect(ClusterConfig(num_cpus=6, object_store_gib=0.5)):
         yield ray.get_runtime_context().gcs_address
 
 

@@ -5,24 +5,25 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from kit.installed import loaded_after, needs
+from kit.runs_here import index_here, run_here
 from run_files import small_run
 
-from kohaku_ray.cli import main
+from kohaku_ray.checks.run import check_run
+from kohaku_ray.cli import commands, main
 from kohaku_ray.cli.arguments import EXAMPLES, make_parser
+from kohaku_ray.config import load_config
 from kohaku_ray.evaluation.submissions import read_submission
-from kohaku_ray.index import gpu
 from kohaku_ray.pages.terminal import INTERRUPTED
-from kohaku_ray.run.checks import free_gpus
-from kohaku_ray.storage import Directory
+from kohaku_ray.store.storage import Directory
 
 HEAVY = (
     "ray",
@@ -43,8 +44,8 @@ LIGHT = (
     "import kohaku_ray.cli\ntry: kohaku_ray.cli.main(['--help'])\nexcept SystemExit: pass",
     "from kohaku_ray.config import load_config; load_config('demo')",
     "import kohaku_ray.systems.kohaku, kohaku_ray.systems.hybrid, kohaku_ray.systems.narrative",
-    "import kohaku_ray.evaluation.report, kohaku_ray.run.exchange.vote_files",
-    "import kohaku_ray.run.record.directory, kohaku_ray.evaluation.compare",
+    "import kohaku_ray.evaluation.report, kohaku_ray.answering.vote_files",
+    "import kohaku_ray.store.directory, kohaku_ray.evaluation.compare",
     "from kohaku_ray.sweep.load import load_sweep; load_sweep('paper')",
 )
 
@@ -70,7 +71,7 @@ assert tokenise("les énergies", "fr") == ["énerg"]
 
 
 def test_a_process_that_calls_no_application_starts_without_serve():
-    modules = ("engine.actors.members", "run.collection.indexing", "run.collection.image_encoding")
+    modules = ("engine.actors.members", "collection.indexing", "collection.image_encoding")
     assert not loaded_after("\n".join(f"import kohaku_ray.{module}" for module in modules), "ray.serve")
 
 
@@ -82,8 +83,25 @@ def test_the_answer_job_imports_before_ray_starts_what_it_needs_for_that_alone()
 def test_a_parquet_table_is_read_without_pyarrow_dataset(tmp_path):
     Directory(str(tmp_path)).write_parquet("t.parquet", pa.table({"n": pa.array([1, 2])}))
     read = f"Directory({str(tmp_path)!r}).read_parquet('t.parquet')"
-    code = f"from kohaku_ray.storage import Directory; assert len({read}) == 2"
+    code = f"from kohaku_ray.store.storage import Directory; assert len({read}) == 2"
     assert not loaded_after(code, "pyarrow.dataset", "pandas")
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("validate a.yaml b.yaml", "one CONFIG is taken, further ones by --with: --with b.yaml"),
+        ("sweep rerank my.yaml", "a configuration is taken by --base: --base my.yaml"),
+        ("ask my.yaml How much?", 'the question goes on after "How": put all its words in quotes'),
+        ("answer my.yaml --sett seed=1", "unrecognized arguments: --sett seed=1 (did you mean --set?)"),
+        ("init a b", "unrecognized arguments: b"),
+    ],
+)
+def test_words_that_are_left_over_are_answered_with_the_option_that_takes_them(typed, answer, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(typed.split())
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(f"kohaku-ray {typed.split()[0]}: error: {answer}\n")
 
 
 def test_vote_over_files_needs_no_cluster(tmp_path, capsys):
@@ -133,8 +151,8 @@ def test_vote_over_files_needs_no_cluster(tmp_path, capsys):
             2,
             "is a sweep (it has tables) and no run: give it to `kohaku-ray sweep`",
         ),
-        (["score", "--truth", "/etc", "/none.csv"], 1, "/etc is a directory and no file: name a file, such as /etc/"),
-        (["show", "/none", "q1"], 1, "/none: there is no such directory: give that of a run"),
+        (["score", "--truth", "/etc", "/none.csv"], 2, "/etc is a directory and no file: name a file, such as /etc/"),
+        (["show", "/none", "q1"], 2, "/none: there is no such directory: give that of a run"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_an_exit_code(arguments, code, message, capsys, monkeypatch):
@@ -182,7 +200,7 @@ def test_a_run_is_scored_against_its_own_questions(capsys, tmp_path):
     scores = json.loads(capsys.readouterr().out)
     assert main(["score", str(run), "--truth", str(truth), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == scores
-    assert main(["score", str(tmp_path / "run" / "submission.csv")]) == 1
+    assert main(["score", str(tmp_path / "run" / "submission.csv")]) == 2
     assert "give --truth" in capsys.readouterr().err
 
 
@@ -213,49 +231,7 @@ def test_a_vllm_configuration_for_another_cluster_validates_without_vllm_here(ca
     printed = capsys.readouterr().out
     assert "deployments.big: vllm" in printed
     assert "demand: 2 CPUs and 1 GPU for" in printed
-    assert "cluster.retriever.gpus and index.build_gpus are auto: what is free when the job joins auto" in printed
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("n_gpus", "faiss_lacks", "overrides", "lines"),
-    [
-        (
-            *(0, "", ()),
-            ["GPUs: this machine has none, so that everything runs on its CPUs"],
-        ),
-        (
-            *(1, "", ("index.factory='IVF64,Flat'",)),
-            [
-                "GPUs: cluster.retriever.gpus auto is 1: each of 1 retriever gets a GPU, of unknown size",
-                "GPUs: index.build_gpus auto is 1: a GPU is free once all is encoded",
-                "GPUs: index.search_device auto is cuda",
-            ],
-        ),
-        (
-            *(1, "FAISS is for CPUs", ("index.build_gpus=0",)),
-            [
-                "GPUs: cluster.retriever.gpus auto is 0: FAISS is for CPUs",
-                "GPUs: index.search_device auto is cpu: retrievers have no GPU",
-            ],
-        ),
-        (
-            *(2, "", ("index.build_gpus=1", "cluster.retriever.gpus=0.5")),
-            ["GPUs: index.search_device auto is cuda"],
-        ),
-        (2, "", ("index.build_gpus=1", "cluster.retriever.gpus=0.5", "index.search_device=cpu"), []),
-    ],
-)
-def test_validate_says_what_auto_becomes_of_gpus_and_why(
-    capsys, monkeypatch, tmp_path, n_gpus, faiss_lacks, overrides, lines
-):
-    monkeypatch.chdir(tmp_path)  # away from the demo's index, if it was made
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(free_gpus, "local_gpus", lambda: n_gpus)
-    monkeypatch.setattr(gpu, "without_gpu_support", lambda: faiss_lacks)
-    assert main(["validate", "demo", *(part for override in overrides for part in ("--set", override))]) == 0
-    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("GPUs: ")]
-    assert [line[: len(expected)] for line, expected in zip(shown, lines, strict=True)] == lines
 
 
 @needs("vllm")
@@ -299,16 +275,15 @@ def test_validate_names_all_faults_of_the_questions_at_once(capsys, tmp_path):
     given = [part for flag in flags for part in ("--set", flag)]
     assert main(["validate", "default", *given]) == 2
     printed = capsys.readouterr().err
-    assert "1 of 4 questions have no id, first at row 4" in printed
-    assert "1 id is used more than once (first 'q1', rows 1, 2)" in printed
+    assert "1 of 4 questions have no id, first at line 5" in printed
+    assert "1 id is used more than once (first 'q1': line 2, line 3)" in printed
     assert "1 of 2 questions have no gold answer (q2)" in printed
     (tmp_path / "q.csv").write_text(rows.replace("q1,Which", "q3,Which").replace("\n,Why", "\nq4,Why"))
     assert main(["validate", "default", *given]) == 2
-    assert "the gold answers cite 1 document not there (zebra): correct ref_id" in capsys.readouterr().err
-    (tmp_path / "docs" / "b.md").write_text("---\nid: zebra\n---\ntext")  # a file that names its document itself
-    (tmp_path / "q.csv").write_text("id,question,answer_value,ref_id\nq1,What?,4,[a]\nq3,Which?,5,[zebra]\n")
-    assert main(["validate", "default", *given]) == 0
-    assert "warning: the gold answers cite 1 document" in capsys.readouterr().out
+    cites = (
+        f"warning: {tmp_path}/q.csv: the gold answers cite 1 document not there (zebra): correct ref_id, or add them"
+    )
+    assert f"{cites} to documents.paths, unless files name their documents themselves\n" in capsys.readouterr().out
 
 
 def test_validate_says_that_gold_cites_a_file_of_a_suffix_that_is_not_read(capsys, tmp_path):
@@ -326,10 +301,45 @@ def test_validate_says_that_gold_cites_a_file_of_a_suffix_that_is_not_read(capsy
     assert "not there" not in printed.out + printed.err
     (tmp_path / "q.csv").write_text("id,question,answer_value,ref_id\nq1,What?,4,[a]\nq2,Which?,5,[zebra]\n")
     assert main(["validate", "default", *given]) == 0, "a row of the CSV may be it"
-    assert "warning: the gold answers cite 1 document not there (zebra)" in capsys.readouterr().out
+    assert "the gold answers cite 1 document not there (zebra)" in capsys.readouterr().out
     (tmp_path / "q.csv").write_text("id,question,answer_value,ref_id\nq1,What?,4,[row1]\nq2,Which?,5,[row2]\n")
     assert main(["validate", "default", *given]) == 0
     assert "warning: the gold" not in capsys.readouterr().out, "they are of the rows, by their own ids"
+
+
+def test_answer_refuses_the_gold_that_validate_refuses(capsys, tmp_path):
+    (tmp_path / "docs").mkdir()
+    for name in ("a.txt", "wine_data.tex"):
+        (tmp_path / "docs" / name).write_text("The campus used 1200 m3 of water.")
+    (tmp_path / "docs" / "b.pdf").write_bytes(b"no PDF")
+    flags = [f"documents.paths=[{tmp_path}/docs]", "documents.metadata=null", f"questions.path={tmp_path}/q.csv"]
+    flags += [f"index.path={tmp_path}/index", f"ledger.path={tmp_path}/ledger", f"run={tmp_path}/run"]
+    index_here(load_config("demo", flags))
+    given = ["demo", *(part for flag in flags for part in ("--set", flag))]
+    faults = {
+        "q1,How much?,1200,[a]\nq2,Who?,,": "1 of 2 questions have no gold answer (q2)",
+        "q1,How much?,1200,[wine_data]": "the gold answers cite 1 file whose suffix is not read",
+        "q1,How much?,1200,[b]": "the gold answers cite b, which was rejected: b.pdf",
+    }
+    for rows, fault in faults.items():
+        (tmp_path / "q.csv").write_text(f"id,question,answer_value,ref_id\n{rows}\n")
+        said = []
+        for command in ("validate", "answer"):
+            assert main([command, *given]) == 2
+            said += [line for line in capsys.readouterr().err.splitlines() if fault in line]
+        assert len(said) == 2, fault
+        assert said[0].removeprefix("error: ") == said[1].removeprefix("error: ")
+    assert not (tmp_path / "run").exists()
+    # A part of a collection may be answered from, as the cluster page does.
+    (tmp_path / "q.csv").write_text("id,question,answer_value,ref_id\nq1,How much?,1200,[zebra]\n")
+    cites = (
+        f"warning: {tmp_path}/q.csv: the gold answers cite 1 document not there (zebra): correct ref_id, or add them"
+    )
+    assert main(["validate", *given]) == 0
+    assert f"{cites} to documents.paths\n" in capsys.readouterr().out
+    told: list[str] = []
+    check_run(load_config("demo", flags), "answer", told.append)
+    assert f"answer  {cites} to documents.paths" in told
 
 
 @pytest.mark.parametrize("preset", ["demo", "demo_narrative", "hybrid"])
@@ -347,49 +357,32 @@ def test_the_packages_own_collections_are_valid(preset, capsys, tmp_path):
         ("20 answers in a row got no reply", 1, ["--rows-in-error-ok"], 3),  # a repeat may mend it
     ],
 )
-def test_rows_in_error_may_be_no_failure_of_a_job(monkeypatch, tmp_path, capsys, stopped, n_errors, flags, code):
-    from kohaku_ray.engine.jobs import batch
-
-    def run_batch(*_):
-        return batch.BatchSummary("out.jsonl", n_errors=Counter(request_failed=n_errors), stopped=stopped)
-
-    monkeypatch.setattr(batch, "run_batch", run_batch)
-    assert main(["batch", "in.jsonl", str(tmp_path / "out.jsonl"), "--with", "models/ollama", *flags]) == code
-    capsys.readouterr()
+def test_rows_in_error_may_be_no_failure_of_a_job(stopped, n_errors, flags, code):
+    arguments = make_parser().parse_args(["answer", "demo", *flags])
+    assert commands._rows_code(arguments, n_errors, is_finished=not stopped) == code
 
 
-@pytest.mark.parametrize("command", ["index", "answer", "sweep", "batch"])
+@pytest.mark.parametrize("command", ["index", "answer", "sweep"])
 def test_every_command_of_a_job_can_take_rows_in_error_for_success(command, capsys):
     with pytest.raises(SystemExit):
         main([command, "--help"])
     assert "--rows-in-error-ok" in capsys.readouterr().out
 
 
-def test_an_interrupt_of_which_a_library_makes_an_error_of_its_own_is_the_one_line(capsys, tmp_path, monkeypatch):
+def test_an_interrupt_of_which_a_library_makes_an_error_of_its_own_is_the_one_line(capsys, monkeypatch):
     """Pydantic does, while it builds its validators."""
-    from kohaku_ray.engine.jobs import batch
+    from kohaku_ray.engine.jobs import index
 
-    def run_batch(*_):
+    def run_index(*_):
         try:
             os.kill(os.getpid(), signal.SIGTERM)
             list(range(10**6))
         except BaseException as end:
             raise ValueError from end
 
-    monkeypatch.setattr(batch, "run_batch", run_batch)
-    assert main(["batch", "in.jsonl", str(tmp_path / "out.jsonl"), "--with", "models/ollama"]) == 1
+    monkeypatch.setattr(index, "run_index", run_index)
+    assert main(["index", "demo"]) == 1
     assert capsys.readouterr().err == f"{INTERRUPTED}\n"
-
-
-def test_each_commands_example_is_a_command_that_parses(capsys):
-    parser = make_parser()
-    for name, example in EXAMPLES.items():
-        command = shlex.split(example.removeprefix('eval "$(').removesuffix(')"'))
-        assert parser.parse_args(command[1:]).name == name
-        with pytest.raises(SystemExit) as ended:
-            main(["help", name])
-        assert ended.value.code == 0
-        assert " ".join(example.split()) in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_mistyped_command_or_choice_is_answered_by_the_nearest(capsys):
@@ -416,8 +409,33 @@ def test_an_answer_without_an_index_is_a_matter_of_configuration(tmp_path, capsy
     assert "there is no index at" in capsys.readouterr().err
 
 
-def test_the_map_takes_the_name_of_a_preset(monkeypatch, capsys, tmp_path):
+def test_a_hint_names_the_configuration_that_was_typed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["map", "demo"]) == 2
-    assert "there is no index at" in (error := capsys.readouterr().err)
-    assert "at demo:" not in error
+    Path("my.yaml").write_text("base: demo\n")
+    typed = ["my.yaml", "--with", "fast", "--set", "run=runs/a b"]
+    assert main(["answer", *typed]) == 2
+    hint = "build one with `kohaku-ray index my.yaml --with fast --set 'run=runs/a b'`"
+    assert capsys.readouterr().err.endswith(f"{hint}\n")
+    assert main(["validate", *typed]) == 0
+    assert f"{hint}\n" in capsys.readouterr().out
+
+
+def test_each_commands_example_works(tmp_path, monkeypatch, capsys):
+    """As it is typed; of what starts Ray, up to where it does: its configuration is loaded."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", ".", "--gold"]) == 0
+    Path("documents/report2023.md").write_text("# Water\n\nThe campus used 1200 m3 of water in 2023.\n")
+    Path("questions.csv").write_text("id,question,answer_value,ref_id\nq001,How much water was used?,1200,report2023\n")
+    config = load_config("my.yaml", ["documents.metadata=null"])
+    index_here(config)
+    run_here(config)
+    for copy in ("a", "b"):
+        shutil.copytree("runs/mine", f"runs/{copy}")
+    codes = {}
+    for name, example in EXAMPLES.items():
+        arguments = shlex.split(example)[1:] if name != "completion" else shlex.split(shlex.split(example)[1][2:-1])[1:]
+        if name in {"index", "answer", "bench"}:
+            codes[name] = commands._load(make_parser().parse_args(arguments)) is None
+        else:
+            codes[name] = main(arguments)
+    assert codes == dict.fromkeys(EXAMPLES, 0), capsys.readouterr().err

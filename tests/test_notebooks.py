@@ -19,7 +19,7 @@ def test_what_there_is_is_listed_without_loading_it():
     code = "import sys, kohaku_ray; print(dir(kohaku_ray)); print('polars' in sys.modules, 'ray' in sys.modules)"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     listed, loaded = printed.splitlines()
-    assert {"Run", "load_config", "score", "vote", "bundle", "replay", "__version__"} <= set(eval(listed))
+    assert eval(listed) == ["Run", "Sweep", "__version__", "bundle", "load_config", "replay", "score", "vote"]
     assert loaded == "False False"
     assert all(getattr(kohaku_ray, name) for name in kohaku_ray.__all__)
 

@@ -11,10 +11,9 @@ import pytest
 from kit.installed import loaded_after
 from kit.rows import check_rows
 
-from kohaku_ray.answering.batch import BatchSummary
 from kohaku_ray.answering.bundle import Bundled
 from kohaku_ray.cli import main, results
-from kohaku_ray.run.record.outcomes import plain
+from kohaku_ray.outcomes import plain
 from kohaku_ray.sample import path as sample_path
 
 GOLD = sample_path("questions.csv")
@@ -35,12 +34,12 @@ def keys_of(command: str) -> set[str]:
     return set(re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", row)))
 
 
-@check_rows("command", [row for row in ROWS if row != "report, map, completion"])
+@check_rows("command", [row for row in ROWS if row != "report, completion"])
 def test_the_documented_keys_are_the_fields_of_the_result(command):
     [result] = [
         kind
-        for kind in (*vars(results).values(), BatchSummary, Bundled)
-        if getattr(kind, "__name__", "") in {f"{command.title()}Result", f"{command.title()}Summary", "Bundled"}
+        for kind in (*vars(results).values(), Bundled)
+        if getattr(kind, "__name__", "") in {f"{command.title()}Result", "Bundled"}
         and (command == "bundle") == (kind is Bundled)
     ]
     assert {item.name for item in fields(result)} == keys_of(command)
@@ -68,7 +67,7 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
     return code, printed.out, printed.err
 
 
-@pytest.mark.parametrize("command", ["vote", "score", "compare", "validate", "init", "documents", "map"])
+@pytest.mark.parametrize("command", ["vote", "score", "compare", "validate", "init", "documents", "report"])
 def test_json_is_one_object_on_stdout_and_quiet_is_one_line(command, tmp_path, capsys, one_off):
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "a.md").write_text("# A\n\nOne sentence.\n")
@@ -81,13 +80,13 @@ def test_json_is_one_object_on_stdout_and_quiet_is_one_line(command, tmp_path, c
         "validate": ["validate", "demo", "--settings", *overrides[1:3]],
         "init": ["init", str(tmp_path / "new")],
         "documents": ["documents", *overrides],
-        "map": ["map", str(tmp_path / "none")],
+        "report": ["report", str(tmp_path / "none")],
     }[command]
     code, out, err = run(capsys, *arguments, "--json")
     value = json.loads(out)
     assert out.count("\n") == 1
     assert (value["command"], value["exit_code"]) == (command, code)
-    if command == "map":  # an error
+    if command == "report":  # an error
         assert value.keys() == {"command", "exit_code", "error"}
         assert value["error"]["message"] in err
     else:
@@ -96,8 +95,8 @@ def test_json_is_one_object_on_stdout_and_quiet_is_one_line(command, tmp_path, c
     if command == "init":
         arguments[1] += "2"
     code, out, err = run(capsys, *arguments, "--quiet")
-    assert bool(err) == (command == "map")
-    assert (len(out.splitlines()) == 1) == (command != "map")
+    assert bool(err) == (command == "report")
+    assert (len(out.splitlines()) == 1) == (command != "report")
 
 
 def test_the_values_are_those_of_the_tables(tmp_path, capsys, one_off):
@@ -146,5 +145,5 @@ def test_flags_stand_before_the_command_or_after_it(position, capsys):
 
 def test_an_output_that_is_a_directory_is_said(capsys, one_off, tmp_path):
     code, _, err = run(capsys, "vote", GOLD, one_off, "-o", str(tmp_path))
-    assert code == 1
+    assert code == 2
     assert f"{tmp_path}: cannot be written (Is a directory): name a file in it." in err

@@ -1,6 +1,8 @@
+import pytest
 from kit.rows import check_rows
 
-from kohaku_ray.settings import find_secrets, shown_path
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.settings import check_working_directory, find_secrets, shown_path
 
 
 @check_rows(
@@ -29,3 +31,13 @@ def test_paths_are_shown_as_they_were_given_and_none_of_a_working_copy(tmp_path,
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert shown_path("/data/docs") == "/data/docs"
+
+
+def test_in_a_ray_job_a_removed_working_directory_is_answered_by_submitting_again(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")  # as Ray sets it
+    with pytest.raises(ConfigError, match=r"copy of the working directory was removed: Ray unpacks .*: submit the job"):
+        check_working_directory()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 
 import pytest
+from kit.rows import check_rows
 
-from kohaku_ray import storage
-from kohaku_ray.errors import ConfigError, StorageError
-from kohaku_ray.storage import Directory, checksum, is_directory, is_file, join_path, publish, read_file
+from kohaku_ray.errors import ConfigError, StorageError, UnreachableError, is_mistake
+from kohaku_ray.store import storage
+from kohaku_ray.store.storage import Directory, checksum, is_directory, is_file, join_path, publish, read_file
 
 
 @pytest.mark.parametrize(
@@ -163,3 +166,28 @@ def test_credentials_in_a_uri_are_refused_without_being_repeated():
         storage.read_file("s3://AKIA:geheim@bucket/x")
     assert "geheim" not in str(raised.value)
     assert "AKIA" not in str(raised.value)
+
+
+@check_rows(
+    ("number", "is_ours"),
+    [
+        *((number, True) for number in (errno.EISDIR, errno.EACCES, errno.EROFS, errno.ENOENT, errno.ENAMETOOLONG)),
+        *((number, False) for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ESTALE)),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_a_mistake_where_its_path_is(number, is_ours, tmp_path):
+    """A full disk ended commands with exit code 2, as if another setting would help."""
+
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", refuse)
+        with pytest.raises(Exception, match="cannot be written") as caught:
+            publish(str(tmp_path / "file"), b"text")
+    assert is_mistake(caught.value) == is_ours
+
+
+def test_what_does_not_answer_is_no_mistake():
+    assert not is_mistake(UnreachableError("deployments.small cannot be reached"))
+    assert isinstance(UnreachableError(""), ConfigError)

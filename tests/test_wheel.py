@@ -37,12 +37,6 @@ def wheel(tmp_path_factory):
     return path
 
 
-def test_the_readme_begins_with_what_a_package_index_needs():
-    first = (ROOT / "README.md").read_text().split("```bash\n", 1)[1].split("```", 1)[0]
-    lines = [line.partition(" #")[0].strip() for line in first.strip().splitlines()]
-    assert lines == ["pip install 'kohaku-ray[cpu]'", " && ".join(COMMANDS)]
-
-
 @pytest.mark.slow
 def test_metadata_and_readme_stand_without_the_repository(wheel):
     with zipfile.ZipFile(wheel) as files:
@@ -50,12 +44,7 @@ def test_metadata_and_readme_stand_without_the_repository(wheel):
         metadata = message_from_bytes(files.read(name))
         names = files.namelist()
     readme = metadata.get_payload()
-    assert metadata["Author"]
-    assert len(metadata.get_all("Classifier")) > 5
-    assert metadata.get_all("Project-URL")
     assert metadata["License-Expression"] == "Apache-2.0"
-    assert "PyMuPDF, which is under the AGPL or a commercial licence" in " ".join(readme.split())
-    assert all(command in readme for command in COMMANDS)
     links = [link for link in re.findall(r"\]\(([^)]*)\)", readme) if not link.startswith(("https://", "#"))]
     assert not links
     assert {
@@ -133,7 +122,7 @@ def test_documents_without_pdfs_need_no_pymupdf(tmp_path):
     assert "Traceback" not in ran.stderr
 
 
-def test_extras_and_scripts_are_what_the_pages_name():
+def test_extras_that_the_pages_name_are_there():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = set(
         re.findall(r"kohaku-ray\[([a-z,-]+)\]", "".join(file.read_text() for file in (ROOT / "docs").glob("*.md")))

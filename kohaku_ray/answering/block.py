@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 from kohaku_ray.answering.tools import MemberTools, RunContext, Shared
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError, describe_raised
 from kohaku_ray.records import Prediction, Question
-from kohaku_ray.run.tables import SHARED
+from kohaku_ray.store.tables import SHARED
 from kohaku_ray.systems.base import Answer, Traced
 from kohaku_ray.values.read import clean_text
 
 if TYPE_CHECKING:
     from kohaku_ray.answering.index_operations import IndexOperations
-    from kohaku_ray.run.models import Call
+    from kohaku_ray.models.calls import Call
 
 Input = TypeVar("Input")
 Output = TypeVar("Output")

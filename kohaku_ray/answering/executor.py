@@ -16,9 +16,9 @@ from kohaku_ray.answering.tools import RunContext, Shared
 from kohaku_ray.answering.votes import settle_block, vote_block
 from kohaku_ray.config import Config
 from kohaku_ray.ensemble.decide import default_waves
+from kohaku_ray.models.summary import AnswerSummary
 from kohaku_ray.records import Question
-from kohaku_ray.run.record.summary import AnswerSummary
-from kohaku_ray.run.tables import Tables
+from kohaku_ray.store.tables import Tables
 
 
 class Executor(Protocol):
@@ -62,10 +62,10 @@ def start_block(config: Config, executor: Executor) -> Any:
 
 def waves_of(config: Config) -> list[range]:
     """Split the members into waves; one wave if early_stop is never."""
-    ensemble = config.ensemble
-    if ensemble.stops == "never":
-        return [range(ensemble.members)]
-    ends = list(accumulate(ensemble.waves or default_waves(ensemble.members)))
+    n_members = config.ensemble.members
+    if config.ensemble.stops == "never":
+        return [range(n_members)]
+    ends = list(accumulate(default_waves(n_members)))
     return [range(start, end) for start, end in pairwise([0, *ends])]
 
 

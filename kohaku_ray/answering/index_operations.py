@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:  # members' processes ask an index and open none
     from kohaku_ray.index.arrays import F32, F64, I64, Hits
     from kohaku_ray.index.nodes import NodeTable
+    from kohaku_ray.models.target import Target
 
 Tokenizer = tuple[str, str | None]
 """Name and revision of a tokenizer."""
@@ -46,8 +47,8 @@ class IndexOperations(Protocol):
         """Fetch nodes' own vectors; zeros for a node without one."""
         ...
 
-    async def rank_pairs(self, pairs: Sequence[tuple[str, str]], application: str, /) -> list[float]:
-        """Score (query, text) pairs by the cross-encoder of an application."""
+    async def rank_pairs(self, pairs: Sequence[tuple[str, str]], target: Target, /) -> list[float]:
+        """Score (query, text) pairs by a cross-encoder."""
         ...
 
     async def nodes(

@@ -14,6 +14,12 @@ import numpy as np
 
 from kohaku_ray.answering.batching import BatchingObject, ShardItems, batched, cached, on_shards
 from kohaku_ray.answering.index_operations import Kinds, ShardOperations, Tokenizer, Within
+from kohaku_ray.collection.indexes import (
+    QueryEncoder,
+    make_image_query_encoder,
+    open_index,
+    searches_on_gpu,
+)
 from kohaku_ray.config import Config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F32, F64, I64, Hits
@@ -24,12 +30,7 @@ from kohaku_ray.index.nodes import KINDS, NodeTable, join_nodes, renumbered
 from kohaku_ray.index.store import OpenShard
 from kohaku_ray.index.vectors import Ranges, VectorIndex, merge_hits
 from kohaku_ray.models.openai import Limiter
-from kohaku_ray.run.collection.indexes import (
-    QueryEncoder,
-    make_image_query_encoder,
-    open_index,
-    searches_on_gpu,
-)
+from kohaku_ray.models.target import Target
 from kohaku_ray.systems.base import Depth
 
 QUERIES_AT_ONCE = 1024
@@ -40,8 +41,8 @@ Depths = Mapping[Kinds, Depth]
 
 Search = Callable[["LocalIndex", Sequence[Any], Kinds, int, Within], Coroutine[Any, Any, list[Hits]]]
 
-PairScorer = Callable[[str, Sequence[tuple[str, str]]], Awaitable[Sequence[float]]]
-"""Scores (query, text) pairs by the cross-encoder of an application."""
+PairScorer = Callable[[Target, Sequence[tuple[str, str]]], Awaitable[Sequence[float]]]
+"""Scores (query, text) pairs by a cross-encoder."""
 
 
 def _ask_all(layout: ShardLayout, items: Sequence[Any]) -> ShardItems:
@@ -106,8 +107,6 @@ class LocalIndex(BatchingObject):
         depths: Depths | None = None,
         gpu: bool = False,
         gpu_by_auto: bool = False,
-        float16: bool = False,
-        nprobe: int = 16,
         image_encoder: QueryEncoder | None = None,
         peer: Callable[[int], ShardOperations] | None = None,
         count: Callable[[str, str | None], TokenCounter] = token_counter,
@@ -116,15 +115,15 @@ class LocalIndex(BatchingObject):
 
         With ``depths`` of all runs that share the index, every search is as deep as the deepest and results are kept.
         ``score`` ranks pairs (None: it cannot), ``peer`` returns the index that holds another shard,
-        ``count`` makes a tokenizer's counter; ``gpu`` and ``float16`` say where FAISS searches and what it holds there;
-        ``gpu_by_auto``: on the CPU if the GPU cannot hold it.
+        ``count`` makes a tokenizer's counter; ``gpu``: FAISS searches on the GPU; ``gpu_by_auto``: on the CPU if the
+        GPU cannot hold it.
         """
         super().__init__(keeps=depths is not None)
         self.shard, self.encoder, self.depths = shard, encoder, depths
-        self._score, self._gpu, self._float16, self._image_encoder = score, gpu, float16, image_encoder
+        self._score, self._gpu, self._image_encoder = score, gpu, image_encoder
         self._peer, self._count = peer, count
         self._gpu_by_auto, self._on_cpu_because = gpu_by_auto, ""
-        self._nprobe, self._searched = nprobe, dict[Kinds, VectorIndex]()
+        self._searched = dict[Kinds, VectorIndex]()
         # Token counts of nodes, by tokenizers; -1 where not yet counted.
         self._tokens: dict[tuple[Tokenizer, ...], I64] = {}
 
@@ -151,8 +150,6 @@ class LocalIndex(BatchingObject):
             depths=depths,
             gpu=gpu,
             gpu_by_auto=config.index.search_device == "auto",
-            float16=config.index.search_float16,
-            nprobe=config.index.nprobe,
             image_encoder=make_image_query_encoder(config),
             peer=peer,
         )
@@ -195,10 +192,10 @@ class LocalIndex(BatchingObject):
         return list(self.shard.node_vectors(self._to_shard(rows)))
 
     @cached(200_000, counted="pairs ranked", always=True)
-    async def rank_pairs(self, pairs: Sequence[tuple[str, str]], application: str) -> list[float]:
-        """Score (query, text) pairs by the cross-encoder of an application."""
+    async def rank_pairs(self, pairs: Sequence[tuple[str, str]], target: Target) -> list[float]:
+        """Score (query, text) pairs by a cross-encoder."""
         assert self._score is not None, "whoever ranks pairs opens the index with a score"
-        return list(await self._score(application, list(pairs)))
+        return list(await self._score(target, list(pairs)))
 
     @on_shards(_ask_owners, lambda parts, *_: join_nodes(parts))
     @cached(2_000)
@@ -250,21 +247,16 @@ class LocalIndex(BatchingObject):
             self._vectors_of(kinds)
         return self._on_cpu_because
 
-    def search_ms(self, views: Sequence[Kinds]) -> float:
-        """Measure the CPU time of a query over these dense views, in milliseconds; nothing where a GPU searches."""
-        on_cpu = self._on_cpu_because or not self._gpu
-        return sum(self._vectors_of(kinds).query_ms() for kinds in views) if on_cpu else 0.0
-
     def _vectors_of(self, kinds: Kinds) -> VectorIndex:
         if kinds not in self._searched:
             vectors = self.shard.vectors(kinds)
-            vectors.probe(self._nprobe)
+            vectors.probe()
             self._searched[kinds] = self._on_gpu(vectors) if self._gpu else vectors
         return self._searched[kinds]
 
     def _on_gpu(self, vectors: VectorIndex) -> VectorIndex:
         try:
-            return vectors.on_gpu(self._float16)
+            return vectors.on_gpu()
         except ConfigError as error:
             if not self._gpu_by_auto:
                 raise

@@ -6,7 +6,7 @@ import functools
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,28 +16,29 @@ import pyarrow.parquet as pq
 from kohaku_ray.answering.executor import InProcessExecutor, start_block
 from kohaku_ray.answering.index_operations import IndexOperations
 from kohaku_ray.answering.local_index import LocalIndex
+from kohaku_ray.answering.outputs import write_run
 from kohaku_ray.answering.tools import LedgerClient, RunContext
-from kohaku_ray.answering.votes import vote_by_agreement
+from kohaku_ray.collection.indexes import QueryEncoder, make_image_query_encoder, open_index
+from kohaku_ray.collection.sources import questions_of
 from kohaku_ray.config import Config, build_config
+from kohaku_ray.config.roles import models_of
 from kohaku_ray.config.yaml_text import read_yaml
 from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, ModelError
+from kohaku_ray.event_loop import run_apart
 from kohaku_ray.index.arrays import F32, I64
 from kohaku_ray.index.chunks import TokenCounter
 from kohaku_ray.index.identity import prompt_counter, token_counter
 from kohaku_ray.index.store import Index
+from kohaku_ray.models.calls import Model
 from kohaku_ray.models.request import ChatRequest, request_key
+from kohaku_ray.models.summary import AnswerSummary
+from kohaku_ray.models.target import Target
 from kohaku_ray.records import Question, digest
-from kohaku_ray.run.collection.indexes import QueryEncoder, make_image_query_encoder, open_index
-from kohaku_ray.run.collection.sources import questions_of
-from kohaku_ray.run.event_loop import run_apart
-from kohaku_ray.run.models import Model, models_of
-from kohaku_ray.run.record.directory import RunDirectory
-from kohaku_ray.run.record.files import SentPrompt, question_rows
-from kohaku_ray.run.record.outputs import write_run
-from kohaku_ray.run.record.summary import AnswerSummary
-from kohaku_ray.run.segments import Entry, LedgerReply, SegmentStore
-from kohaku_ray.run.tables import SCHEMAS, Parts, Tables
-from kohaku_ray.storage import Directory, join_path, read_file
+from kohaku_ray.runs.files import SentPrompt, question_rows
+from kohaku_ray.store.directory import RunDirectory
+from kohaku_ray.store.parts import JoinedParts, RunParts
+from kohaku_ray.store.segments import Entry, LedgerReply, SegmentStore
+from kohaku_ray.store.storage import join_path, read_file
 
 BLOCK = 32
 """Questions that are made again at once: enough to batch their searches."""
@@ -51,27 +52,21 @@ class RecordedReplies:
     """A ledger that makes no call."""
 
     entries: Mapping[str, Entry]  # recorded replies
-    refused: set[str] = field(default_factory=set)  # keys of calls refused for their length, which no ledger records
-    learns: bool = False  # whether a call without a reply is taken for such a one, and noted; otherwise it fails
     requests: dict[str, ChatRequest] | None = None  # where requests are kept, by key
 
-    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> LedgerReply:
+    async def ask(self, request: ChatRequest, target: Target, again: bool = False) -> LedgerReply:
         """Return the recorded reply.
 
         Raises:
-            ContextOverflowError: The call was refused for its length; a system may ask with less.
-            ModelError: There is no reply.
+            ContextOverflowError: There is none. Of a finished run, the model had refused the call for its length, which
+                no ledger records; a system may ask with less.
         """
         key = request_key(request)
         if self.requests is not None:
             self.requests[key] = request
         if key in self.entries:
             return LedgerReply(self.entries[key], "ledger", key)
-        if self.learns:
-            self.refused.add(key)
-        if key in self.refused:
-            raise ContextOverflowError("the prompt was longer than the model takes")
-        raise ModelError("this call has no recorded reply")
+        raise ContextOverflowError("the prompt was longer than the model takes")
 
 
 @dataclass(slots=True)
@@ -161,20 +156,16 @@ def config_of(run: str) -> Config:
     return config
 
 
-def open_recorded(config: Config, index: Index, recorded: RecordedEncoders, key: str = "") -> LocalIndex:
-    """Open an index in this process, whose encoders are loaded when something is asked that is not recorded.
-
-    ``key`` names the index in what is recorded.
-    """
+def open_recorded(config: Config, index: Index, recorded: RecordedEncoders) -> LocalIndex:
+    """Open an index in this process, whose encoders are loaded when something is asked that is not recorded."""
 
     @functools.cache
     def shard(number: int) -> LocalIndex:
-        texts = RecordedEncoder(recorded, f"vector of query of {key}", lambda: QueryEncoder(config))
-        images = RecordedEncoder(recorded, f"vector of image query of {key}", lambda: make_image_query_encoder(config))
+        texts = RecordedEncoder(recorded, "vector of query", lambda: QueryEncoder(config))
+        images = RecordedEncoder(recorded, "vector of image query", lambda: make_image_query_encoder(config))
         return LocalIndex(
             index.shards[number],
             texts,  # type: ignore[arg-type]  # all that is asked of it
-            nprobe=config.index.nprobe,
             image_encoder=images,  # type: ignore[arg-type]
             peer=shard,
             count=recorded.token_counter,
@@ -199,39 +190,30 @@ def make_again(
 
     os.makedirs(config.run, exist_ok=True)
     summary = AnswerSummary(config.run)
-    with tempfile.TemporaryDirectory() as folder:  # where a block's tables wait until all are there
-        held = Directory(folder)
+    with tempfile.TemporaryDirectory() as folder:
+        parts, names = RunParts(folder, ""), list[str]()
 
         async def answer_blocks() -> None:
-            for number, block in enumerate(blocks):
-                of_block, tables = await start_block(config, InProcessExecutor(context, index, block))
-                summary.add(of_block)
-                for name, table in tables.items():
-                    held.write_arrow(f"{number}.{name}", table)
-
-        def read(number: int) -> Tables:
-            return {name: held.read_arrow(f"{number}.{name}") for name in SCHEMAS}
+            for block in blocks:
+                counts, tables = await start_block(config, InProcessExecutor(context, index, block))
+                summary.add(counts)
+                names.append(parts.write([question.question_id for question in block], tables, asdict(counts)))
 
         run_apart(answer_blocks())
-        votes = None
-        if config.ensemble.vote.weights == "agreement":
-            votes = vote_by_agreement(config, Parts(range(len(blocks)), read))
-        write_run(config, RunDirectory(config.run), Parts(range(len(blocks)), read, votes))
+        write_run(config, RunDirectory(config.run), JoinedParts(parts, names))
     return summary
 
 
 def models_by_member(config: Config) -> Models:
     """Return each member's models by role; none of them is served."""
-    names = {name: name for name in config.deployments}
-    return tuple(models_of(config, names, member) for member in range(config.ensemble.members))
+    targets = {name: Target(name) for name in config.deployments}
+    return tuple(models_of(config, targets, member) for member in range(config.ensemble.members))
 
 
 def requests_of(config: Config, questions: Sequence[Question], keys: Set[str]) -> dict[str, ChatRequest]:
     """Make the calls of a run's questions again from the recorded replies of these keys; returns them by key."""
     requests: dict[str, ChatRequest] = {}
-    entries = SegmentStore(config.ledger.path).load(keys.__contains__).entries
-    # Learns: a call that has no reply any more may be asked for less.
-    replies = RecordedReplies(entries, learns=True, requests=requests)
+    replies = RecordedReplies(SegmentStore(config.ledger.path).load(keys.__contains__).entries, requests)
     context = RunContext(config, replies, models_by_member(config), config.declaration.prompts(config.prompts))
     index = open_recorded(config, open_index(config), RecordedEncoders())
 

@@ -16,13 +16,15 @@ from kohaku_ray.index.identity import prompt_counter
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.terms import similarities
 from kohaku_ray.index.views import IMAGE
+from kohaku_ray.models.calls import Call, FailedCall, Model, chat_request, dollars
 from kohaku_ray.models.prompts import Prompt, Prompts
 from kohaku_ray.models.request import ChatRequest, PromptImage
+from kohaku_ray.models.target import Target
 from kohaku_ray.records import Reply
-from kohaku_ray.run.models import Call, FailedCall, Model, chat_request, dollars, seed_of
-from kohaku_ray.run.segments import LedgerReply
-from kohaku_ray.storage import join_path
-from kohaku_ray.systems.tools import Limits, Made, Part
+from kohaku_ray.runs.seeds import seed_of
+from kohaku_ray.store.segments import LedgerReply
+from kohaku_ray.store.storage import join_path
+from kohaku_ray.systems.tools import Limits, Made
 
 if TYPE_CHECKING:
     from kohaku_ray.answering.index_operations import IndexOperations, Tokenizer
@@ -40,12 +42,12 @@ Shared = dict[Hashable, asyncio.Future[Any]]
 class LedgerClient(Protocol):
     """Answers requests: the ledger, one that refuses, or recorded replies alone."""
 
-    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> LedgerReply:
+    async def ask(self, request: ChatRequest, target: Target, again: bool = False) -> LedgerReply:
         """Return the recorded reply to a request, or call the model.
 
         Args:
             request: What to ask; its key names the reply.
-            application: Serve application that answers.
+            target: Where the call goes, if it is made.
             again: Ignore a recorded reply, once per run and key: the call is made again and its reply replaces the
                 recorded one for all runs. If the new call fails, the old reply stays.
 
@@ -67,7 +69,7 @@ class RunContext:
     Attributes:
         ledger: Calls the models.
         models: Per member, by role.
-        applications: Of Serve, by deployment.
+        targets: Where calls go, by deployment.
         again: The (question_id, member) whose recorded replies are asked again; member -1: the shared preparation.
         prompt_counter: Makes a function that counts a prompt's tokens, for a tokenizer's name and revision.
         observe: Is told of every call, for metrics.
@@ -78,7 +80,7 @@ class RunContext:
     ledger: LedgerClient
     models: tuple[Mapping[str, Model], ...]
     prompts: Prompts
-    applications: Mapping[str, str] = field(default_factory=dict)
+    targets: Mapping[str, Target] = field(default_factory=dict)
     again: frozenset[tuple[str, int]] = frozenset()
     prompt_counter: Callable[[str, str | None], Callable[[str, str], int]] = prompt_counter
     observe: Callable[[Call | FailedCall], None] = observe_nothing
@@ -112,12 +114,6 @@ class MemberTools:
     def prompts(self) -> Prompts:
         """See ``Tools``."""
         return self.context.prompts
-
-    @property
-    def part(self) -> Part:
-        """See ``Tools``."""
-        ensemble = self.context.config.ensemble
-        return Part() if ensemble.evidence == "same" else Part(ensemble.evidence, self.member, ensemble.members)
 
     async def shared_by_members(self, key: Hashable, make: Callable[[], Awaitable[Made]]) -> Made:
         """See ``Tools``."""
@@ -155,7 +151,7 @@ class MemberTools:
         )
         began = time.perf_counter()
         try:
-            asked = await self.context.ledger.ask(request, model.application, again=self.again)
+            asked = await self.context.ledger.ask(request, model.target, again=self.again)
         except ContextOverflowError:
             raise
         except ModelError as error:
@@ -185,6 +181,8 @@ class MemberTools:
                 note=reply.note,
                 finish_reason=reply.finish_reason,
                 least_tokens=request.least_tokens,
+                served_model=reply.served_model,
+                server=reply.server,
             )
         )
         self.context.observe(self.calls[-1])
@@ -238,7 +236,7 @@ class MemberTools:
             raise ConfigError(
                 f"system {self.context.config.declaration.name} ranks pairs but its settings name no cross-encoder"
             )
-        return np.array(await self.index.rank_pairs(pairs, self.context.applications[name]), np.float64)
+        return np.array(await self.index.rank_pairs(pairs, self.context.targets[name]), np.float64)
 
     async def nodes(self, rows: Sequence[int], section_tokens: int = 0) -> NodeTable:
         """See ``Tools``."""

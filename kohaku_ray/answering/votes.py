@@ -12,19 +12,22 @@ import pyarrow as pa
 
 from kohaku_ray.ensemble.decide import settle_all
 from kohaku_ray.ensemble.pool import agreement_weights
-from kohaku_ray.ensemble.vote import vote_all
+from kohaku_ray.ensemble.vote import Verdict, VoteRule, vote_all
 from kohaku_ray.index.arrays import F64
-from kohaku_ray.records import BLANK, Prediction, Question, TraceRow
-from kohaku_ray.run.models import Call, seed_of
-from kohaku_ray.run.record.summary import AnswerSummary, group_errors
-from kohaku_ray.run.tables import SCHEMAS, SHARED, SPENT, Parts, Tables, grouped
-from kohaku_ray.values.normalise import group_values
+from kohaku_ray.models.calls import Call
+from kohaku_ray.models.summary import AnswerSummary, group_errors
+from kohaku_ray.records import BLANK, FAILED, Prediction, Question, TraceRow
+from kohaku_ray.runs.seeds import seed_of
+from kohaku_ray.store.tables import SCHEMAS, SHARED, SPENT, Tables, grouped
+from kohaku_ray.values.normalise import group_values, measures_other
 
 if TYPE_CHECKING:
     from kohaku_ray.answering.block import MemberAnswer, PreparedQuestion
     from kohaku_ray.config import Config
 
 AnyRow = TypeVar("AnyRow")
+_ERROR_CHARS = 300
+
 TableRows = list[dict[str, Any]]
 
 
@@ -88,6 +91,7 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
         stopped=refused,
     )
     result.shorten(all_calls)
+    result.name_servers(all_calls, _addresses_of(config))
     return result, {name: pa.Table.from_pylist(rows[name], schema=SCHEMAS[name]) for name in SCHEMAS}
 
 
@@ -99,27 +103,50 @@ def settle_block(config: Config, questions: Sequence[Question], *answered: Seque
     ensemble, ballot = config.ensemble, config.declaration.ballot
     answers_of = [_drop_settled(member[number] for member in answered) for number in range(len(questions))]
     ballots = [
-        [ballot({**_values(row.answer.prediction), "measures": dict(row.answer.measures)}) for row in answers]
+        [
+            ballot({**_values(row.answer.prediction), "measures": dict(row.answer.measures)})
+            for row in answers
+            if row.answer.prediction.error is None
+        ]
         for answers in answers_of
     ]
-    units = [question.answer_unit for question in questions]
-    settled = settle_all(ballots, ensemble.members, ensemble.vote, ensemble.stops, units)
+    n_failed = [len(answers) - len(of_answers) for answers, of_answers in zip(answers_of, ballots, strict=True)]
+    settled = [False] * len(questions)
+    for n in set(n_failed):  # a member that failed has no ballot
+        alike = [number for number, failed in enumerate(n_failed) if failed == n]
+        units = [questions[number].answer_unit for number in alike]
+        alike_ballots = [ballots[number] for number in alike]
+        decided = settle_all(alike_ballots, ensemble.members - n, ensemble.vote, ensemble.stops, units)
+        for number, is_settled in zip(alike, decided, strict=True):
+            settled[number] = is_settled
     return [len(rows) < len(answered) or is_settled for rows, is_settled in zip(answers_of, settled, strict=True)]
 
 
-def vote_by_agreement(config: Config, parts: Parts) -> list[pa.Table]:
-    """Vote again, with members weighted by their agreement over all questions: the votes of each block."""
-    n_members = config.ensemble.members
-    groups = [
-        group_values(["" if row["is_blank"] else row["answer_value"] for row in answers], question.answer_unit)
-        for tables in parts
-        for question, answers in _by_question(tables, n_members)
-    ]
-    weights = agreement_weights(np.array(groups, np.int64).reshape(len(groups), n_members))
-    return [
-        pa.Table.from_pylist(_vote_rows(config, list(_by_question(tables, n_members)), weights), SCHEMAS["votes"])
-        for tables in parts
-    ]
+class VotesByAgreement:
+    """A run's blocks with votes in which members weigh by their agreement over all questions.
+
+    They can be read again, each time by another vote on one block after the other.
+    """
+
+    def __init__(self, config: Config, blocks: Iterable[Tables]) -> None:
+        """Read the blocks' answers once for the members' weights."""
+        self._config, self._blocks, self._n_members = config, blocks, config.ensemble.members
+        groups = [
+            group_values(
+                ["" if row["is_blank"] else row["answer_value"] for row in answers],
+                question.answer_unit,
+                [row["answer_unit"] for row in answers],
+            )
+            for tables in blocks
+            for question, answers in _by_question(tables, self._n_members)
+        ]
+        self._weights = agreement_weights(np.array(groups, np.int64).reshape(len(groups), self._n_members))
+
+    def __iter__(self) -> Iterator[Tables]:
+        """Vote again, block by block."""
+        for tables in self._blocks:
+            votes = _vote_rows(self._config, list(_by_question(tables, self._n_members)), self._weights)
+            yield {**tables, "votes": pa.Table.from_pylist(votes, SCHEMAS["votes"])}
 
 
 def _by_question(tables: Tables, n_members: int) -> Iterator[tuple[Question, TableRows]]:
@@ -133,10 +160,22 @@ def _vote_rows(config: Config, asked: Sequence[tuple[Question, TableRows]], weig
     if weights is None:  # all members count alike until all questions are answered: see vote_by_agreement
         rule = rule.model_copy(update={"weights": "uniform"})
     ballot = config.declaration.ballot
-    ballots = [[ballot({**row, "measures": dict(row["measures"])}) for row in rows] for _, rows in asked]
-    verdicts = vote_all(ballots, rule, [question.answer_unit for question, _ in asked], weights)
+    voting = [tuple(member for member, row in enumerate(rows) if row["error"] is None) for _, rows in asked]
+    verdicts: list[Verdict] = vote_all([[]] * len(asked), VoteRule(), [None] * len(asked))
+    for members in {*voting} - {()}:  # a member that failed has no ballot
+        alike = [number for number, of_question in enumerate(voting) if of_question == members]
+        ballots = [
+            [ballot({**row, "measures": dict(row["measures"])}) for row in map(asked[number][1].__getitem__, members)]
+            for number in alike
+        ]
+        units = [asked[number][0].answer_unit for number in alike]
+        of_members = None if weights is None else weights[list(members)]
+        for number, verdict in zip(alike, vote_all(ballots, rule, units, of_members), strict=True):
+            verdicts[number] = verdict
     voted = []
-    for (question, answers), verdict in zip(asked, verdicts, strict=True):
+    for (question, answers), members, verdict in zip(asked, voting, verdicts, strict=True):
+        failed = [answer["error"] for answer in answers if answer["error"] is not None]
+        explanation = verdict.explanation if members or not failed else f"{FAILED}{failed[0][:_ERROR_CHARS]}"
         unit = question.answer_unit
         row: dict[str, Any] = {
             "question_id": question.question_id,
@@ -144,16 +183,18 @@ def _vote_rows(config: Config, asked: Sequence[tuple[Question, TableRows]], weig
             "asked_unit": unit,
             "answer": verdict.answer,
             "answer_value": verdict.answer_value,
-            "answer_unit": unit or verdict.answer_unit,
+            "answer_unit": verdict.answer_unit
+            if measures_other(verdict.answer_unit, unit)
+            else unit or verdict.answer_unit,
             "ref_ids": list(verdict.ref_ids),
-            "explanation": verdict.explanation,
+            "explanation": explanation,
             "is_blank": verdict.is_blank,
-            "winner": verdict.winner,
+            "winner": members[verdict.winner] if verdict.winner is not None else 0,
             "groups": [BLANK if group.is_blank else group.answer_value for group in verdict.groups],
             "group_weights": [group.weight for group in verdict.groups],
             "n_members": len(answers),
-            "n_blank": sum(answer["is_blank"] for answer in answers),
-            "n_errors": sum(answer["error"] is not None for answer in answers),
+            "n_blank": sum(answers[member]["is_blank"] for member in members),
+            "n_errors": len(failed),
         }
         voted.append(row)
     return voted
@@ -217,3 +258,14 @@ def _values(record: Prediction | TraceRow | Call) -> dict[str, Any]:
 
 def _numbers(values: Mapping[str, float]) -> list[tuple[str, float]]:
     return [(name, float(value)) for name, value in values.items()]
+
+
+def _addresses_of(config: Config) -> dict[str, tuple[str, str]]:
+    """Return the model and the address's digest of each deployment that has an address, as calls name them."""
+    from kohaku_ray.models.openai import OpenAIConfig  # voters that count no servers do without its client
+
+    return {
+        name: (model.model, model.address_digest)
+        for name, model in config.models.items()
+        if isinstance(model, OpenAIConfig)
+    }

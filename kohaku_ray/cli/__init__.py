@@ -9,28 +9,30 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from kohaku_ray.errors import ConfigError, KohakuRayError
+from kohaku_ray.errors import KohakuRayError, is_mistake
+from kohaku_ray.outcomes import BAD_CONFIG, FAILED, OK, Outcome, failure
 from kohaku_ray.pages.terminal import (
+    ENDING,
     is_interrupted,
     print_error,
     print_interrupted,
     print_summary,
-    shown_as,
+    print_whatever_reads,
+    show_as,
     signals_interrupt,
 )
-from kohaku_ray.run.record.outcomes import BAD_CONFIG, FAILED, OK, Outcome, failure
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code.
 
-    0: all done; 3: finished with some rows in error; 2: configuration; 1: anything else.
+    0: all done; 3: finished with some rows in error; 2: a mistake in what was given; 1: anything else.
 
     Args:
         argv: Default: the arguments of this process. A signal that ends the command then ends the process here, as an
             interpreter that shuts down crashes in Ray's threads where Ray is half started (attack5 A8).
     """
-    with signals_interrupt():
+    with print_whatever_reads(), signals_interrupt():
         try:
             code = _run_command([*(sys.argv[1:] if argv is None else argv)])
         except BaseException as error:
@@ -56,7 +58,7 @@ def _run_command(given: list[str]) -> int:
     arguments = parser.parse_args([*given[1:], "--help"] if given[:1] == ["help"] else given)
     arguments.hide = str  # a configuration hides what its environment variables hold
     code = OK
-    with shown_as(quiet=arguments.quiet, as_json=arguments.json):
+    with show_as(quiet=arguments.quiet, as_json=arguments.json):
         try:
             if arguments.name != "sweep":  # whose relative directory ``shared`` moves
                 written = {f"the {name}": getattr(arguments, name, None) for name in ("output", "jsonl", "page")}
@@ -71,18 +73,15 @@ def _run_command(given: list[str]) -> int:
         except KohakuRayError as error:
             if is_interrupted():
                 raise
-            code = BAD_CONFIG if isinstance(error, ConfigError) else FAILED
+            code = BAD_CONFIG if is_mistake(error) else FAILED
             print_error(f"kohaku-ray: {arguments.hide(str(error))}")
             if arguments.json:
                 print_summary("", failure(arguments.name, error, code, arguments.hide))
-        except BrokenPipeError:
-            if is_interrupted():
-                raise
     return code
 
 
 def _end_interrupted() -> NoReturn:
-    for number in (signal.SIGINT, signal.SIGTERM):  # `timeout` sends a second one, to the whole group
+    for number in ENDING:  # `timeout` sends a second one, to the whole group
         signal.signal(number, signal.SIG_IGN)
     print_interrupted()
     for stream in (sys.stdout, sys.stderr):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 from kohaku_ray.cli import commands as run
 from kohaku_ray.cli.commands import MANY_CELLS, SHELLS
 from kohaku_ray.errors import did_you_mean
+from kohaku_ray.removed import removed_usage
 from kohaku_ray.version import __version__
 
 
@@ -28,15 +29,7 @@ def make_parser() -> argparse.ArgumentParser:
     init.add_argument(
         "directory", nargs="?", default=".", metavar="DIR", help="directory to write into (default: here)"
     )
-    of = init.add_mutually_exclusive_group()
-    of.add_argument("--gold", action="store_true", help="write questions with gold answers, so that runs are scored")
-    of.add_argument(
-        "--from",
-        dest="source",
-        metavar="FILE",
-        help="make my.yaml from a configuration of KohakuRAG (.py) or of the hybrid pipeline (.env, YAML); it is read, "
-        "not executed",
-    )
+    init.add_argument("--gold", action="store_true", help="write questions with gold answers, so that runs are scored")
 
     index = _add(commands, run.index)
     _add_config(index)
@@ -75,19 +68,13 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME=TEXT",
         help="another column of the question, such as answer_unit=kWh",
     )
-    ask.add_argument("--items", type=int, default=5, metavar="N", help="items shown per step (default 5; 0: all)")
+    ask.add_argument("--trace", action="store_true", help="show how it was answered: plan, evidence, context, members")
+    ask.add_argument("--items", type=int, metavar="N", help="the same with N items per step (--trace: 5; 0: all)")
     ask.add_argument(
         "--watch",
         action="store_true",
-        help="keep everything running and read more questions from standard input, one per line",
+        help="keep the models loaded and read more questions from standard input, one per line",
     )
-
-    batch = _add(commands, run.batch)
-    batch.add_argument("input", metavar="IN.jsonl", help="requests in the format of OpenAI's batch files")
-    batch.add_argument("output", metavar="OUT.jsonl", help="the replies; lines in error go to OUT.errors.jsonl")
-    batch.set_defaults(config="default")
-    _add_others(batch)
-    _add_rows_in_error(batch)
 
     sweep = _add(commands, run.sweep)
     _completed(
@@ -106,21 +93,16 @@ def make_parser() -> argparse.ArgumentParser:
     sweep.add_argument(
         "--dry-run", action="store_true", help="print the planned cells, indexes and model calls, and stop"
     )
+    sweep.add_argument(
+        "--cluster",
+        metavar="COLUMN",
+        help="take questions of one value, such as of one ref_id, as one in intervals and tests",
+    )
     _add_rows_in_error(sweep)
     sweep.add_argument("--yes", action="store_true", help=f"do not ask before more than {MANY_CELLS:,} cells")
     sweep.add_argument(
         "--race", action=argparse.BooleanOptionalAction, help="drop cells that are beaten, whatever the file says"
     )
-    acts = sweep.add_mutually_exclusive_group()
-    for option, value, text in (
-        (
-            "--stop",
-            "CELL",
-            "ask the job that races this sweep to stop a cell, and end here; SWEEP may be the directory of its page",
-        ),
-        ("--resume", "CELL", "ask it to let a cell that has left go on to the end"),
-    ):
-        acts.add_argument(option, action="append", default=[], metavar=value, help=text)
 
     vote = _add(commands, run.vote)
     vote.add_argument("files", nargs="+", metavar="RUN", help="runs' directories or submission files, in member order")
@@ -159,6 +141,11 @@ def make_parser() -> argparse.ArgumentParser:
         default="first",
         choices=get_args(rule.Tiebreak),
         help="on equal votes for two answers: the earliest run's (default), or abstain",
+    )
+    vote.add_argument(
+        "--keep-spellings",
+        action="store_true",
+        help="write values as the runs spell them, and not as metrics read them: 80-90 and not [80,90]",
     )
     vote.add_argument("--compat", choices=get_args(rule.Compat), help="reproduce the published string-for-string vote")
     vote.add_argument("--jsonl", metavar="FILE", help="write the voted answers as JSON lines too (see answers.jsonl)")
@@ -199,10 +186,7 @@ def make_parser() -> argparse.ArgumentParser:
     compare.add_argument("--page", metavar="HTML", help=page)
 
     bundle = _add(commands, run.bundle)
-    _completed(
-        bundle.add_argument("source", metavar="RUN_OR_SWEEP", help="a run's directory, or a sweep as `sweep` takes it"),
-        _sweeps,
-    )
+    bundle.add_argument("run", metavar="RUN", help="a finished run's directory")
     bundle.add_argument("output", metavar="ZIP", help="the bundle")
     bundle.add_argument(
         "--with-index",
@@ -210,10 +194,6 @@ def make_parser() -> argparse.ArgumentParser:
         help="include the index with the documents' text; without it, the bundle holds only the text that "
         "replies quote",
     )
-    bundle.add_argument(
-        "--base", action="append", default=[], metavar="CONFIG", help="for a sweep: the --base that `sweep` was given"
-    )
-    _add_overrides(bundle)
 
     replay = _add(commands, run.replay)
     replay.add_argument("bundles", nargs="+", metavar="ZIP", help="bundles")
@@ -243,10 +223,6 @@ def make_parser() -> argparse.ArgumentParser:
     runs = _add(commands, run.runs)
     runs.add_argument("directory", nargs="?", default="runs", metavar="DIR", help="where runs lie (default: runs)")
     runs.add_argument("--page", action="store_true", help="also write DIR/runs.html, sorted and filtered in a browser")
-
-    index_map = _add(commands, run.index_map, "map")
-    index_map.add_argument("index", metavar="INDEX", help="an index's directory, a YAML file or the name of a preset")
-    index_map.add_argument("-o", "--output", metavar="FILE", help=".svg or .png (default INDEX/map.svg)")
 
     bench = _add(commands, run.bench)
     _add_config(bench)
@@ -287,7 +263,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--deep", action="store_true", help="also compare every file of the index and the run with its checksum"
     )
     validate.add_argument("--probe", action="store_true", help="also ask each model one short question")
-    validate.add_argument("--settings", action="store_true", help="also print every setting, defaults included")
+    validate.add_argument(
+        "--settings", action="store_true", help="also print every setting, defaults included, with its meaning"
+    )
 
     show = _add(commands, run.show)
     show.add_argument("run", metavar="RUN", help="a run's directory")
@@ -320,8 +298,7 @@ EXAMPLES = {
     "documents": "kohaku-ray documents my.yaml --document report2023",
     "answer": "kohaku-ray answer my.yaml --with models/ollama --set questions.limit=5",
     "ask": 'kohaku-ray ask my.yaml "How much water was used in 2023?"',
-    "batch": "kohaku-ray batch in.jsonl out.jsonl --with models/ollama",
-    "sweep": "kohaku-ray sweep top_k --base my.yaml --dry-run",
+    "sweep": "kohaku-ray sweep top_k_final --base my.yaml --dry-run",
     "vote": "kohaku-ray vote runs/a runs/b -o voted.csv",
     "score": "kohaku-ray score runs/mine --truth questions.csv --errors",
     "compare": "kohaku-ray compare runs/a runs/b --page compare.html",
@@ -329,7 +306,6 @@ EXAMPLES = {
     "replay": "kohaku-ray replay mine.zip",
     "runs": "kohaku-ray runs runs --page",
     "report": "kohaku-ray report runs/mine",
-    "map": "kohaku-ray map runs/mine/index -o map.png",
     "bench": "kohaku-ray bench my.yaml --replicas 1,2 --members 1,9",
     "validate": "kohaku-ray validate my.yaml --probe",
     "show": "kohaku-ray show runs/mine q001 --prompt",
@@ -340,20 +316,47 @@ EXAMPLES = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """Answers a word that is no choice with the nearest one."""
+    """Answers a word that is no choice with the nearest one, and an option that left with what to do instead."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse all words; what is left over is answered with the option that takes it, or the nearest one."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            [commands] = (action for action in self._actions if isinstance(action, argparse._SubParsersAction))
+            command, words = commands.choices[parsed.name], " ".join(unknown)
+            options = command._option_string_actions
+            if words.startswith("-"):
+                command.error(f"unrecognized arguments: {words}{did_you_mean(unknown[0].partition('=')[0], options)}")
+            if parsed.name == "ask":
+                command.error(f'the question goes on after "{parsed.question}": put all its words in quotes')
+            if "--with" in options:
+                command.error(f"one CONFIG is taken, further ones by --with: --with {words}")
+            if "--base" in options:
+                command.error(f"a configuration is taken by --base: --base {words}")
+            command.error(f"unrecognized arguments: {words}")
+        return parsed
+
+    def error(self, message: str) -> NoReturn:
+        """End with what is wrong."""
+        unknown = message.partition("unrecognized arguments: ")[2].split()
+        instead = (removed_usage(word.partition("=")[0]) for word in unknown)
+        super().error("; ".join(filter(None, instead)) or message)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
+            is_command = isinstance(action, argparse._SubParsersAction)
+            if is_command and (instead := removed_usage(str(value))):
+                raise argparse.ArgumentError(action, instead)
             names = [str(choice) for choice in action.choices]
-            what = "no command" if isinstance(action, argparse._SubParsersAction) else "no choice"
+            what = "no command" if is_command else "no choice"
             raise argparse.ArgumentError(
                 action, f"{value} is {what}{did_you_mean(str(value), names)}; there are: {', '.join(names)}"
             )
 
 
-def _add(commands: Any, function: Callable[..., Any], name: str = "") -> argparse.ArgumentParser:
+def _add(commands: Any, function: Callable[..., Any]) -> argparse.ArgumentParser:
     """Add a command: its name is the function's, its description the first line of the function's docstring."""
-    name = name or function.__name__
+    name = function.__name__
     summary = (function.__doc__ or "").partition("\n")[0].rstrip(".")
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -379,10 +382,6 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the name of a preset, such as demo"),
         _presets,
     )
-    _add_others(parser)
-
-
-def _add_others(parser: argparse.ArgumentParser) -> None:
     others = parser.add_argument(
         "--with",
         dest="others",

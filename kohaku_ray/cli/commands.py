@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import itertools
 import json
 import os
+import re
+import shlex
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from kohaku_ray.cli.results import (
@@ -23,7 +28,6 @@ from kohaku_ray.cli.results import (
     FileScore,
     IndexResult,
     InitResult,
-    MapResult,
     PairResult,
     ParsedDocument,
     RejectedFile,
@@ -32,25 +36,27 @@ from kohaku_ray.cli.results import (
     RunsResult,
     ScoreResult,
     ShowResult,
-    SteerResult,
     SweepResult,
     ValidateResult,
     VoteResult,
     take_fields,
 )
-from kohaku_ray.errors import ConfigError, DataError, did_you_mean
+from kohaku_ray.errors import ConfigError, DataError, did_you_mean, is_mistake
+from kohaku_ray.outcomes import BAD_CONFIG, FAILED, OK, ROWS_IN_ERROR, Outcome, plain
 from kohaku_ray.pages.terminal import Progress, print_error, print_progress, print_result
-from kohaku_ray.run.record.outcomes import BAD_CONFIG, FAILED, OK, ROWS_IN_ERROR, Outcome, plain
 
 if TYPE_CHECKING:
     from kohaku_ray.api import Run
     from kohaku_ray.config import Config
-    from kohaku_ray.run.record.files import SentPrompt
+    from kohaku_ray.runs.files import SentPrompt
 
 
 T = TypeVar("T")
 MANY_CELLS = 1000
 """Most cells of a sweep without a confirmation: a wrong axis costs days."""
+
+ITEMS = 5
+"""Items per step that ``ask --trace`` shows."""
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -59,20 +65,26 @@ def _load(arguments: argparse.Namespace) -> Config:
     from kohaku_ray.config import load_config
 
     config = load_config([arguments.config, *arguments.others], arguments.overrides)
-    arguments.hide = config.hide  # for messages of later errors
+    arguments.hide = lambda text: config.hide(_as_typed(text, arguments))  # for messages of later errors
     return config
+
+
+_HINT = re.compile(r"kohaku-ray (\w+) CONFIG(?P<more>[^`]*`)(?:, or `run\.\w+\(\)` in Python,?)?")
+
+
+def _as_typed(text: str, arguments: argparse.Namespace) -> str:
+    """Write the configuration that was typed in a hint that names a command, ready to be copied."""
+    others = (part for name in arguments.others for part in ("--with", name))
+    overrides = (part for override in arguments.overrides for part in ("--set", override))
+    typed = shlex.join([arguments.config, *others, *overrides])
+    return _HINT.sub(lambda hint: f"kohaku-ray {hint[1]} {typed}{hint['more']}", text)
 
 
 def init(arguments: argparse.Namespace) -> Outcome:
     """Write a commented my.yaml and templates to start from."""
-    from kohaku_ray.run.exchange.starter import CONFIG, next_steps, write_converted, write_starter
+    from kohaku_ray.cli.starter import CONFIG, next_steps, write_starter
 
-    if arguments.source is None:
-        written = write_starter(arguments.directory, with_gold=arguments.gold)
-    else:
-        written, left_out = write_converted(arguments.source, arguments.directory)
-        for name, reason in left_out.items():
-            print_progress(f"kohaku-ray: not taken over as written: {name} ({reason})")
+    written = write_starter(arguments.directory, with_gold=arguments.gold)
     print_result(next_steps(arguments.directory, written))
     line = os.path.join(arguments.directory, CONFIG)
     return Outcome(line, InitResult(arguments.directory, written))
@@ -114,7 +126,7 @@ def _rows_code(arguments: argparse.Namespace, n_errors: int, *, is_finished: boo
 def index(arguments: argparse.Namespace) -> Outcome:
     """Parse and encode documents, build the index."""
     from kohaku_ray.engine.jobs.index import run_index
-    from kohaku_ray.run.record.summary import pluralize
+    from kohaku_ray.records import pluralize
 
     summary = run_index(_load(arguments))
     print_result(summary.text())
@@ -129,9 +141,9 @@ def index(arguments: argparse.Namespace) -> Outcome:
 
 def documents(arguments: argparse.Namespace) -> Outcome:
     """Show how each file is parsed: its tree, what was rejected, what looks odd."""
+    from kohaku_ray.collection.documents import parse_collection, write_trees
     from kohaku_ray.pages.run_text import describe_collection, describe_tree
-    from kohaku_ray.run.collection.documents import parse_collection, write_trees
-    from kohaku_ray.run.record.summary import pluralize
+    from kohaku_ray.records import pluralize
 
     config = _load(arguments)
     with Progress("parse", 0, "files") as progress:
@@ -165,10 +177,10 @@ def answer(arguments: argparse.Namespace) -> Outcome:
     """Answer questions in an ensemble, vote, and score against gold answers."""
     from kohaku_ray.api import Run
     from kohaku_ray.pages.score_text import describe_run
-    from kohaku_ray.run.record.directory import facts_of
-    from kohaku_ray.run.record.scoring import headline, outputs_of, scores_of
-    from kohaku_ray.run.record.tracking import check_tracking
-    from kohaku_ray.storage import is_file, join_path
+    from kohaku_ray.runs.facts import facts_of
+    from kohaku_ray.runs.scoring import headline, outputs_of, scores_of
+    from kohaku_ray.runs.tracking import check_tracking
+    from kohaku_ray.store.storage import is_file, join_path
 
     run = Run(_load(arguments))
     check_tracking(run.config)
@@ -184,7 +196,8 @@ def answer(arguments: argparse.Namespace) -> Outcome:
         run.make(retry_errors=arguments.retry == "errors", strict=arguments.strict)
     summary = run.made
     scored, why_not = scores_of(run.config, summary)
-    print_result(describe_run(summary, facts_of(run.config), run.config.ensemble.members, scored, why_not))
+    said = describe_run(summary, facts_of(run.config), run.config.ensemble.members, scored, why_not)
+    print_result(arguments.hide(said))
     page = None if arguments.no_report else join_path(summary.run, "report.html")
     if page is not None and not (finished_before and is_file(page)):
         from kohaku_ray.pages.report import write_report
@@ -230,7 +243,7 @@ def _export_whole(export: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def ask(arguments: argparse.Namespace) -> Iterator[Outcome]:
-    """Answer one question and print its evidence."""
+    """Answer one question, and print the answer with the passages it cites."""
     columns = dict(_column(text) for text in arguments.column)
     if arguments.question is None and not arguments.watch:
         raise ConfigError("ask has no question: give its text, or --watch to read questions line by line")
@@ -239,19 +252,40 @@ def ask(arguments: argparse.Namespace) -> Iterator[Outcome]:
     from kohaku_ray.api import Run
 
     run, questions = Run(config), [arguments.question] if arguments.question is not None else []
+    n_items = arguments.items if arguments.items is not None or not arguments.trace else ITEMS
     if not arguments.watch:
-        yield _asked(run.ask(questions[0], **columns), arguments.items)
+        with _no_collection():
+            outcome = _asked(run.ask(questions[0], **columns), n_items)
+        yield outcome
         return
-    with run:
+    with ExitStack() as until_end:
+        with _no_collection():
+            until_end.enter_context(run)
         for question in itertools.chain(questions, sys.stdin):
             if question.strip():
-                yield _asked(run.ask(question.strip(), **columns), arguments.items)
+                yield _asked(run.ask(question.strip(), **columns), n_items)
 
 
-def _asked(asked: Run, n_items: int) -> Outcome:
-    from kohaku_ray.storage import join_path, read_file
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Load libraries without Python's garbage collector, which would look at all that they make, again at the exit.
 
-    print_result(f"{asked.show(n_items=n_items or None)}\n")
+    An ``ask`` of the demo takes 3.6 instead of 5.4 s of CPU.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _asked(asked: Run, n_items: int | None) -> Outcome:
+    """Print a question's answer, or with ``n_items`` per step (0: all) how it was answered."""
+    from kohaku_ray.store.storage import join_path, read_file
+
+    text = asked.show_answer() if n_items is None else asked.show(n_items=n_items or None)
+    print_result(f"{text}\n")
     line = json.loads(read_file(join_path(asked.path, "answers.jsonl")).splitlines()[0])
     value = "no answer" if line["answer_value"] is None else f"{line['answer_value']} {line['unit'] or ''}".rstrip()
     n_errors = asked.made.n_member_errors
@@ -266,37 +300,18 @@ def _column(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def batch(arguments: argparse.Namespace) -> Outcome:
-    """Answer the requests of a file in OpenAI's batch format, each different one once."""
-    from kohaku_ray.engine.jobs.batch import run_batch
-
-    summary = run_batch(_load(arguments), arguments.input, arguments.output)
-    print_result(summary.text())
-    code = _rows_code(arguments, summary.n_errors.total(), is_finished=not summary.stopped)
-    return Outcome(summary.text().splitlines()[0], summary, code)
-
-
 def sweep(arguments: argparse.Namespace) -> Outcome:
     """Run a grid of configurations, compare the cells, write tables and a page."""
-    from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
-    from kohaku_ray.run.record.summary import pluralize
-    from kohaku_ray.run.record.tracking import check_tracking
+    from kohaku_ray.engine.jobs.race import dry_run, make_sweep
+    from kohaku_ray.records import pluralize
+    from kohaku_ray.runs.tracking import check_tracking
     from kohaku_ray.sweep.collect import track_sweep
     from kohaku_ray.sweep.load import load_sweep
     from kohaku_ray.sweep.plan import plan_sweep
-    from kohaku_ray.sweep.race import Act, steer_sweep
 
-    asked: dict[Act, list[str]] = {"stop": arguments.stop, "resume": arguments.resume}
-    for act, requests in asked.items():
-        if requests:
-            output = arguments.sweep  # the directory of its page: no key, no base and no environment is needed
-            if not os.path.isdir(output):
-                given = (arguments.sweep, arguments.base, arguments.overrides, arguments.output, arguments.race)
-                output = load_sweep(*given).sweep.output
-            named = ", ".join(steer_sweep(output, act, what) for what in requests)
-            print_result(f"{act} {named}: read before the next shard, by the job that runs or by the next one")
-            return Outcome(f"{act} {named}", SteerResult(act, named))
-    loaded = load_sweep(arguments.sweep, arguments.base, arguments.overrides, arguments.output, arguments.race)
+    loaded = load_sweep(
+        arguments.sweep, arguments.base, arguments.overrides, arguments.output, arguments.race, arguments.cluster
+    )
     n_cells = loaded.sweep.n_cells
     grid = f"{pluralize(n_cells, 'cell')} × {pluralize(len(loaded.sweep.seeds), 'seed')}"
     if n_cells > MANY_CELLS and not arguments.yes:
@@ -314,8 +329,7 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
         return Outcome(f"{pluralize(n_cells, 'cell')}, {pluralize(len(plan.runs), 'run')}", result)
     for config in plan.runs.values():
         check_tracking(config)
-    summary = run_sweep(plan)
-    text, files, selection = finish_sweep(plan, summary)
+    summary, text, files, selection = make_sweep(plan)
     print_result(f"{text}\n\npage: {files[0]}")
     tracked, untracked = _export_whole(lambda: track_sweep(plan, files, summary.figures()))
     if tracked:
@@ -342,27 +356,31 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
 
 def vote(arguments: argparse.Namespace) -> Outcome:
     """Vote over submission files."""
+    from kohaku_ray.answering.outputs import answer_line, as_lines, count_verdict
+    from kohaku_ray.answering.vote_files import run_vote
+    from kohaku_ray.collection.sources import read_metadata
     from kohaku_ray.ensemble.settings import VoteRule
     from kohaku_ray.evaluation.submissions import write_submission
-    from kohaku_ray.run.collection.sources import read_metadata
-    from kohaku_ray.run.exchange.vote_files import run_vote
-    from kohaku_ray.run.record.directory import submission_of
-    from kohaku_ray.run.record.outputs import answer_line, as_lines, counted_verdict
-    from kohaku_ray.run.record.summary import pluralize
-    from kohaku_ray.storage import publish
+    from kohaku_ray.records import pluralize
+    from kohaku_ray.store.directory import submission_of
+    from kohaku_ray.store.storage import publish
 
     rule = VoteRule(**{name: getattr(arguments, name) for name in VoteRule.model_fields})
-    metadata = read_metadata(arguments.metadata) or None
-    voted = run_vote([submission_of(run) for run in arguments.files], rule, metadata)
+    odd: list[str] = []
+    metadata = read_metadata(arguments.metadata, odd) or None
+    voted = run_vote([submission_of(run) for run in arguments.files], rule, metadata, arguments.keep_spellings)
     write_submission(arguments.output, voted.rows)
     if arguments.jsonl:
         verdicts = zip(voted.rows, voted.verdicts, strict=True)
-        lines = as_lines(answer_line(row, counted_verdict(verdict)) for row, verdict in verdicts)
+        lines = as_lines(answer_line(row, count_verdict(verdict)) for row, verdict in verdicts)
         publish(arguments.jsonl, lines.encode())
     n_blank = sum(verdict.is_blank for verdict in voted.verdicts)
     counts = f"{pluralize(len(voted.rows), 'question')}, {pluralize(len(arguments.files), 'member')}"
     line = f"{counts}, {n_blank} abstained: {arguments.output}"
-    print_result(line)
+    print_result("\n".join([line, *odd]))
+    for file, notes in voted.notes.items():
+        for note in notes:
+            print_result(f"{file}: {note}")
     missing = {file: lacking for file, lacking in voted.missing.items() if lacking}
     for file, lacking in missing.items():
         print_result(
@@ -373,15 +391,16 @@ def vote(arguments: argparse.Namespace) -> Outcome:
 
 def score(arguments: argparse.Namespace) -> Outcome:
     """Score submission files against gold answers."""
+    from kohaku_ray.answering.outputs import as_lines, question_scores
+    from kohaku_ray.collection.sources import resolve
     from kohaku_ray.evaluation.metrics import find_metric
     from kohaku_ray.evaluation.report import run_score
     from kohaku_ray.evaluation.submissions import read_submission
     from kohaku_ray.evaluation.truth import read_gold, read_truth
     from kohaku_ray.pages.score_text import describe_scores
-    from kohaku_ray.run.collection.sources import resolve
-    from kohaku_ray.run.record.directory import submission_of, truth_of
-    from kohaku_ray.run.record.outputs import as_lines, question_scores
-    from kohaku_ray.storage import publish
+    from kohaku_ray.runs.truth import truth_of
+    from kohaku_ray.store.directory import submission_of
+    from kohaku_ray.store.storage import publish
 
     truth = resolve(arguments.truth or truth_of(arguments.files))
     files, metrics, note = [submission_of(run) for run in arguments.files], arguments.metric, ""
@@ -414,11 +433,13 @@ def score(arguments: argparse.Namespace) -> Outcome:
 
 def compare(arguments: argparse.Namespace) -> Outcome:
     """List the questions on which runs differ, with paired tests."""
+    from kohaku_ray.collection.sources import resolve
     from kohaku_ray.evaluation.compare import compare_files
     from kohaku_ray.pages.score_text import describe_comparison
-    from kohaku_ray.run.collection.sources import resolve
-    from kohaku_ray.run.record.directory import submission_of, truth_of
-    from kohaku_ray.run.record.summary import pluralize
+    from kohaku_ray.pages.text import leave_out_shared
+    from kohaku_ray.records import pluralize
+    from kohaku_ray.runs.truth import truth_of
+    from kohaku_ray.store.directory import submission_of
 
     truth = resolve(arguments.truth or truth_of(arguments.runs))
     files = [submission_of(run) for run in arguments.runs]
@@ -447,28 +468,29 @@ def compare(arguments: argparse.Namespace) -> Outcome:
         notes=compared.notes,
         page=page,
     )
-    scores = ", ".join(f"{file} {score.score:.4f}" for file, score in scored)
+    names = leave_out_shared(compared.files)
+    scores = ", ".join(f"{name} {score.score:.4f}" for name, score in zip(names, compared.scores, strict=True))
     return Outcome(f"{compared.metric}: {scores}{flips}", result)
 
 
 def validate(arguments: argparse.Namespace) -> Outcome:
     """Check configuration, files and what the cluster must have; start nothing."""
-    from kohaku_ray.config import as_yaml
-    from kohaku_ray.run.checks.validate import validate
-    from kohaku_ray.run.record.directory import RunDirectory
-    from kohaku_ray.run.record.identity import is_finished
-    from kohaku_ray.storage import is_directory
+    from kohaku_ray.checks.validate import validate
+    from kohaku_ray.config.described import write_settings
+    from kohaku_ray.runs.identity import is_finished
+    from kohaku_ray.store.directory import RunDirectory
+    from kohaku_ray.store.storage import is_directory
 
     config = _load(arguments)
     if arguments.settings:
-        print_result(as_yaml(config))
+        print_result(write_settings(config))
     findings = validate(config, deep=arguments.deep)
     if arguments.deep and is_finished(config.run) and is_directory(config.ledger.path):
-        from kohaku_ray.run.segments import ledger_damage
+        from kohaku_ray.store.segments import ledger_damage
 
         made = RunDirectory(config.run).read_table("usage", ["key"])["key"].unique().to_pylist()
         findings.problems += ledger_damage(config.ledger.path, made)
-    print_result(config.hide("\n".join(findings.lines)))
+    print_result(arguments.hide("\n".join(findings.lines)))
     problems, probes = [str(problem) for problem in findings.problems], []
     if arguments.probe and not problems:
         from kohaku_ray.engine.jobs.probe import run_probe
@@ -481,17 +503,18 @@ def validate(arguments: argparse.Namespace) -> Outcome:
     if not problems and not unusable:
         print_result("valid")
     for problem in (*problems, *unusable):
-        print_error(f"kohaku-ray: {config.hide(problem)}")
+        print_error(f"kohaku-ray: {arguments.hide(problem)}")
     line = "not valid" if problems else "valid, not usable" if unusable else "valid"
     result = ValidateResult(not problems, findings.lines, problems, probes)
-    return Outcome(line, result, BAD_CONFIG if problems or unusable else OK)
+    is_bad = unusable or any(map(is_mistake, findings.problems))
+    return Outcome(line, result, BAD_CONFIG if is_bad else FAILED if problems else OK)
 
 
 def show(arguments: argparse.Namespace) -> Outcome:
     """Print how one question was answered, or list a run's questions."""
     from kohaku_ray.pages.run_text import describe_prompts, describe_question, describe_questions, describe_vote
-    from kohaku_ray.run.record.files import question_rows, voted_questions
-    from kohaku_ray.run.record.summary import pluralize
+    from kohaku_ray.records import pluralize
+    from kohaku_ray.runs.files import question_rows, voted_questions
 
     if arguments.question_id is None:
         votes = voted_questions(arguments.run)
@@ -514,39 +537,28 @@ def show(arguments: argparse.Namespace) -> Outcome:
 
 
 def bundle(arguments: argparse.Namespace) -> Outcome:
-    """Pack a finished run or sweep into one zip that re-derives its tables."""
-    from kohaku_ray.answering.bundle import find_source, make_bundle
-    from kohaku_ray.pages.sweep_tables import write_tables
-    from kohaku_ray.run.record.summary import pluralize
+    """Pack a finished run into one zip that makes its tables again."""
+    from kohaku_ray.answering.bundle import make_bundle
 
-    source = find_source(arguments.source, arguments.base, arguments.overrides)
-    made = make_bundle(source, arguments.output, write_tables, with_index=arguments.with_index)
-    line = f"{pluralize(len(made.runs), 'run')}, {made.n_replies:,} replies, {made.n_bytes:,} bytes: {arguments.output}"
+    made = make_bundle(arguments.run, arguments.output, with_index=arguments.with_index)
+    line = f"{made.n_replies:,} replies, {made.n_bytes:,} bytes: {arguments.output}"
     print_result(line)
     return Outcome(line, made)
 
 
 def replay(arguments: argparse.Namespace) -> Outcome:
-    """Repeat a bundle's runs from its recorded replies, without model, key or network, and compare every table."""
+    """Repeat runs from their bundles' replies, without model, key or network, and compare every table."""
     from kohaku_ray.answering.bundle import replay_bundle
     from kohaku_ray.pages.run_text import describe_replays
-    from kohaku_ray.pages.sweep_tables import write_tables
-    from kohaku_ray.run.record.summary import pluralize
+    from kohaku_ray.records import pluralize
 
-    replays = {
-        bundle: replay_bundle(bundle, write_tables, arguments.index, trust_code=arguments.trust_code)
-        for bundle in arguments.bundles
-    }
-    runs = [{"bundle": bundle, **plain(run)} for bundle, replayed in replays.items() for run in replayed.runs]
-    for replayed in replays.values():
-        for text in (*(text for name, text in replayed.tables.items() if name.endswith(".md")), *replayed.differences):
-            print_result(f"{text}\n")
+    bundles = arguments.bundles
+    replays = [replay_bundle(each, arguments.index, trust_code=arguments.trust_code) for each in bundles]
+    runs = [{"bundle": each, **plain(replayed)} for each, replayed in zip(bundles, replays, strict=True)]
     print_result(describe_replays(runs))
-    n_other = sum(not replayed.same for replayed in replays.values())
-    line = f"{pluralize(len(replays), 'bundle')}, {pluralize(len(runs), 'run')}: "
-    line += f"{n_other} of the bundles differ" if n_other else "every table is the same"
-    tables = [line for replayed in replays.values() for line in replayed.differences]
-    return Outcome(line, ReplayResult(not n_other, runs, tables), FAILED if n_other else OK)
+    n_other = sum(not replayed.same for replayed in replays)
+    line = f"{pluralize(len(replays), 'bundle')}: {f'{n_other} differ' if n_other else 'every table is the same'}"
+    return Outcome(line, ReplayResult(not n_other, runs), FAILED if n_other else OK)
 
 
 def runs(arguments: argparse.Namespace) -> Outcome:
@@ -555,10 +567,11 @@ def runs(arguments: argparse.Namespace) -> Outcome:
 
     from kohaku_ray.pages.runs_page import describe_runs, write_runs
     from kohaku_ray.records import pluralize
-    from kohaku_ray.run.record.listing import list_runs
+    from kohaku_ray.store.listing import list_runs
 
     listed = list_runs(arguments.directory)
-    print_result(describe_runs(listed))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print_result(describe_runs(listed, width))
     page = write_runs(listed) if arguments.page else None
     if page is not None:
         print_result(f"page: {page}")
@@ -569,8 +582,8 @@ def runs(arguments: argparse.Namespace) -> Outcome:
 
 def report(arguments: argparse.Namespace) -> Outcome:
     """Write a run's page, report.html."""
+    from kohaku_ray.collection.sources import resolve
     from kohaku_ray.pages.report import write_report
-    from kohaku_ray.run.collection.sources import resolve
 
     truth = arguments.truth and resolve(arguments.truth)
     page = write_report(arguments.run, truth, arguments.output, arguments.cluster)
@@ -578,29 +591,11 @@ def report(arguments: argparse.Namespace) -> Outcome:
     return Outcome(page, ReportResult(page))
 
 
-def _index_directory(name: str) -> str:
-    """The directory of an index: as given, or that of the configuration of this name, as of a preset."""
-    from kohaku_ray.config import load_config
-    from kohaku_ray.config.paths import preset_names
-
-    is_config = name.endswith((".yaml", ".yml")) or (name in preset_names() and not os.path.isdir(name))
-    return load_config(name).index.path if is_config else name
-
-
-def index_map(arguments: argparse.Namespace) -> Outcome:
-    """Plot an index's node vectors in two dimensions."""
-    from kohaku_ray.pages.index_map import write_index_map
-
-    plot = write_index_map(_index_directory(arguments.index), arguments.output)
-    print_result(plot)
-    return Outcome(plot, MapResult(plot))
-
-
 def bench(arguments: argparse.Namespace) -> Outcome:
     """Measure vLLM replicas against plain vLLM."""
     from kohaku_ray.engine.jobs.bench import Grid, run_bench
     from kohaku_ray.pages.throughput import FILES, describe
-    from kohaku_ray.run.record.summary import pluralize
+    from kohaku_ray.records import pluralize
 
     names = ("replicas", "members", "concurrency", "questions", "context_tokens", "output_tokens", "answer_questions")
     grid = Grid(**{name: getattr(arguments, name) for name in names})

@@ -133,14 +133,6 @@ class AskResult:
 
 
 @dataclass(frozen=True, slots=True)
-class SteerResult:
-    """What a sweep's job was asked for."""
-
-    act: str
-    asked: str
-
-
-@dataclass(frozen=True, slots=True)
 class SweepResult:
     """What ``sweep --json`` prints."""
 
@@ -253,7 +245,6 @@ class ReplayResult:
 
     same: bool
     runs: Sequence[Mapping[str, Any]]
-    tables: Sequence[str]  # that differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,13 +252,6 @@ class ReportResult:
     """What ``report --json`` prints."""
 
     page: str
-
-
-@dataclass(frozen=True, slots=True)
-class MapResult:
-    """What ``map --json`` prints."""
-
-    plot: str
 
 
 @dataclass(frozen=True, slots=True)

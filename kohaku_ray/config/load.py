@@ -18,6 +18,7 @@ from kohaku_ray.config.schema import Config
 from kohaku_ray.config.yaml_text import read_json, read_yaml
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
 from kohaku_ray.index.identity import model_directory
+from kohaku_ray.removed import removed_key
 from kohaku_ray.settings import check_working_directory
 from kohaku_ray.systems.base import System
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM, find_system, system_names
@@ -56,8 +57,9 @@ def read_values(paths: Sequence[str], overrides: Sequence[str] = (), beside: str
     """
     check_working_directory()
     values: dict[str, Any] = {}
+    known: dict[Path, dict[str, Any]] = {}
     for path in paths:
-        values = merge(values, _read(path, (beside,) if beside else ()))
+        values = merge(values, _read(path, (beside,) if beside else (), known))
     for text in overrides:
         override(values, text)
     return values
@@ -165,9 +167,14 @@ def system_of(values: Mapping[str, Any]) -> System:
 
 def as_yaml(config: Config) -> str:
     """Write the whole configuration, defaults included, as YAML; environment variables stay references."""
+    return yaml.safe_dump(plain_values(config), sort_keys=False, allow_unicode=True)
+
+
+def plain_values(config: Config) -> dict[str, Any]:
+    """Return the whole configuration as plain values in a file's order; environment variables stay references."""
     values = _ordered(config)
     config._environment.restore(values)
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    return values
 
 
 def _ordered(config: Config) -> dict[str, Any]:
@@ -201,13 +208,17 @@ def keys_of(model: type[BaseModel] = Config, prefix: str = "", system: System | 
     return keys
 
 
-def _read(path: str, seen: tuple[str, ...]) -> dict[str, Any]:
+def _read(path: str, seen: tuple[str, ...], known: dict[Path, dict[str, Any]]) -> dict[str, Any]:
+    """Read a file with its bases below it; one that is ``known``, since others name it too, is read once."""
     file = _find(path, seen)
+    if file in known:
+        return known[file]
     if str(file) in seen:
         raise ConfigError(f"{file} is its own base, by way of {' → '.join(seen)}: remove one `base`")
     if file.suffix == ".py" or file.name.endswith(".env"):
         raise ConfigError(
-            f"{file} is another program's configuration: `kohaku-ray init --from {file}` makes a YAML file of it"
+            f"{file} is another program's configuration: write `base: paper` (KohakuRAG) or `base: hybrid` into a YAML "
+            "file, and what differs below it"
         )
     values = parse_file(file, directory_of(file))
     if values is None:
@@ -222,8 +233,9 @@ def _read(path: str, seen: tuple[str, ...]) -> dict[str, Any]:
             f"{file}: base is {shown(base)}: name a file or a preset, or a list such as [demo, models/ollama]"
         )
     for name in bases:
-        below = merge(below, _read(name, (*seen, str(file))))
-    return merge(below, values)
+        below = merge(below, _read(name, (*seen, str(file)), known))
+    known[file] = merge(below, values)
+    return known[file]
 
 
 def parse_file(file: Path, directory: str = "") -> Any:
@@ -303,6 +315,8 @@ def _unknown(loc: tuple[str, ...], system: System) -> str:
     key, *parents = ".".join(_place(loc)), *loc[:-1]
     if key in system_names():
         return f"{key} are settings of another system, and system is {system.name}: set system to {key}, or drop them"
+    if instead := removed_key(key):
+        return instead
     keys = [name.split(".") for name in keys_of(system=system)]
     known = list(dict.fromkeys(".".join(parts[:n]) for parts in keys for n in range(1, len(parts) + 1)))
     known += [f"{key.rpartition('.')[0]}.{name}" for name in _section_at(parents).model_fields]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kohaku_ray.settings import RelativeToFile, join_to_file
-from kohaku_ray.storage import is_uri, join_path
+from kohaku_ray.store.storage import is_uri, join_path
 
 _HERE = Path(__file__).resolve()
 PRESETS = next((p for p in (_HERE.parents[2] / "configs", _HERE.parent / "presets") if p.is_dir()), _HERE.parent)

@@ -125,11 +125,6 @@ class Config(Settings):
                 f"ensemble.early_stop is {self.ensemble.early_stop} but ballots of system {self.declaration.name} have "
                 "weights, so that the remaining votes may change any result: set ensemble.early_stop to never"
             )
-        if self.ensemble.evidence != "same" and not self.declaration.divides:
-            raise ValueError(
-                f"ensemble.evidence is {self.ensemble.evidence} but system {self.declaration.name} shows all members "
-                "the same: set ensemble.evidence to same"
-            )
         for name, deployment in self.caption_deployments.items():
             if not getattr(deployment, "vision", False):
                 raise ValueError(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from kohaku_ray.settings import FilePath, PositiveInt, Settings
 
@@ -26,19 +26,23 @@ class RetrieverConfig(Settings):
     """The actors that hold the index, encode and search queries, and prepare evidence."""
 
     replicas: PositiveInt | None = None
-    """Retrievers of each shard of the index; None: as many as the models' replicas keep busy and the cluster has GPUs
-    for, or CPUs and memory."""
+    """Retrievers of each shard of the index; None: as many as the models' replicas keep busy, at most what these leave
+    of the cluster's CPUs and GPUs."""
     cpus: Annotated[float, Field(ge=0)] = 1.0
     """CPUs per retriever."""
-    gpus: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"
-    """GPUs per retriever, for its query encoder and FAISS; fractions share one; auto: what the models' replicas leave
-    free, if a share holds encoder and index; else CPUs, which an encoder of 1 billion parameters or more is not put
-    on unless this is 0 or `index.encoder.device` is cpu."""
+    gpus: Annotated[float, Field(ge=0)] = 0.0
+    """GPUs per retriever, for its query encoder and FAISS, beside those of the models' replicas; with 0.25, four
+    retrievers share one."""
 
-    @property
-    def n_gpus(self) -> float:
-        """GPUs that a retriever asks for; none by auto, before `run.free_gpus` has decided."""
-        return 0.0 if self.gpus == "auto" else self.gpus
+    @field_validator("gpus", mode="before")
+    @classmethod
+    def _no_auto(cls, gpus: object) -> object:
+        if gpus == "auto":
+            raise ValueError(
+                "cluster.retriever.gpus is auto, which left in 0.2: write the share of a GPU that each retriever asks "
+                "for beside the models' replicas, such as 0.25, or leave it out to have them on CPUs"
+            )
+        return gpus
 
 
 class ClusterConfig(Settings):
@@ -53,8 +57,8 @@ class ClusterConfig(Settings):
     autoscaling: bool = False
     """The cluster grows on demand: its current resources are not compared with the job's demand."""
     resources: dict[str, float] = Field(default_factory=dict)
-    """Custom Ray resources of each actor that coordinates (members' processes, voters, shards of the ledger), to keep
-    them on nodes of one worker group: they ask for next to no CPU, and would lie on nodes with GPUs, too."""
+    """Custom Ray resources of members' processes, voters and shards of the ledger, to keep them off nodes with
+    GPUs."""
     retriever: RetrieverConfig = RetrieverConfig()
     blocks_in_flight: PositiveInt | None = None
     """Question blocks in flight; None: as many as keep every replica busy (see `max_ongoing`), and with
@@ -85,7 +89,7 @@ class BudgetConfig(Settings):
                 return f"budget.{name} is {amount:,} and {spent:,} were spent: set a larger one and repeat the command"
         return ""
 
-    def shown(self, paid: Mapping[str, float]) -> str:
+    def describe_paid(self, paid: Mapping[str, float]) -> str:
         """Say what was paid of what there is; empty without a budget."""
         bounds = ((name, amount) for name, amount in (("dollars", self.dollars), ("tokens", self.tokens)) if amount)
         return ", ".join(f"{round(paid.get(name, 0), 4):,} of {amount:,} {name}" for name, amount in bounds)
@@ -99,9 +103,8 @@ class TrackingConfig(Settings):
     project: Annotated[str, Field(min_length=1)] = "kohaku-ray"
     """MLflow's experiment, or the project of Weights & Biases."""
     uri: str | None = None
-    """MLflow's tracking URI, or the server of Weights & Biases; None: what the environment says.
-
-    MLflow's default is `sqlite:///mlflow.db` in the working directory, a file that `mlflow ui` shows.
+    """MLflow's tracking URI, or the server of Weights & Biases; None: what the environment says, or MLflow's
+    default (`sqlite:///mlflow.db`).
     """
     store: FilePath | None = None
     """Directory of a tracker's local files (`mlflow.db`, `mlruns`, `wandb`) and of a relative `uri`; None: `shared`, or

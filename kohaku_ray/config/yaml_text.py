@@ -62,7 +62,8 @@ def read_yaml(text: str | bytes) -> Any:
     except RecursionError:
         raise ConfigError(f"more than {MOST_DEPTH} lists and sections stand inside each other: write fewer") from None
     except Exception as error:  # PyYAML may raise anything if a tag does not fit its text
-        raise ValueError(" ".join(str(error).split())) from None
+        # its name of a text tells a reader nothing: the caller says which file it is
+        raise ValueError(" ".join(str(error).replace('in "<unicode string>", line', "in line").split())) from None
 
 
 def read_json(text: str) -> Any:

@@ -15,7 +15,7 @@ from kohaku_ray.documents.images import BadImageError, SmallImageError, data_uri
 from kohaku_ray.documents.model import Document, Image, Paragraph
 from kohaku_ray.documents.text.sentences import split_sentences
 from kohaku_ray.errors import DataError
-from kohaku_ray.storage import is_uri, join_path
+from kohaku_ray.store.storage import is_uri, join_path
 
 MAX_MENTIONS = 6  # most sentences kept that mention one figure
 MAX_RANGE = 20  # most figures that ``Figures 2–5`` may name

@@ -10,7 +10,7 @@ from kohaku_ray.documents.data.rows import HUB, ROW_FORMATS
 from kohaku_ray.documents.formats import AUTO, FORMATS, DocumentFormat, known_suffixes, suffix
 from kohaku_ray.documents.read import check_hub, filesystem_of
 from kohaku_ray.errors import DataError
-from kohaku_ray.storage import asking, is_uri, join_path
+from kohaku_ray.store.storage import asking, is_uri, join_path
 
 
 def find_files(paths: Sequence[str], follow_links: bool = False, document_format: DocumentFormat = AUTO) -> list[str]:

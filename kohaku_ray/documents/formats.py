@@ -42,7 +42,7 @@ class OnDemand:
 _MARKDOWN, _HTML = OnDemand("markup.markdown", "parse_markdown"), OnDemand("markup.html", "parse_html")
 
 FORMATS: Mapping[str, Parser] = {
-    ".json": OnDemand("data.parser_output", "parse_json"),
+    ".json": OnDemand("data.kohakurag", "parse_kohakurag"),
     ".md": _MARKDOWN,
     ".markdown": _MARKDOWN,
     ".txt": parse_text,
@@ -73,14 +73,12 @@ class DocumentFormat:
             of a file's one document, the same on every machine. `DataError` where a file cannot be read: it becomes a
             reject with that reason, in which an id at the start becomes the file's name. Its time must be linear in the
             file's size.
-        splits_sentences: ``parse`` also takes ``sentence_split``, the setting of that name, as a keyword.
         digest: Digests what makes a document: of two files with equal digests, one is a reject. None: their ids alone
             are compared.
     """
 
     suffixes: tuple[str, ...] = ()
     parse: Callable[..., Document | Parsed] = parse_plain
-    splits_sentences: bool = False
     digest: Callable[[Document], str] | None = None
 
 

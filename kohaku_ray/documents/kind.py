@@ -30,7 +30,9 @@ OLD_SUFFIXES: Mapping[str, str] = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".p
 
 
 def check_kind(name: str, suffix: str, data: bytes, also: str = "") -> None:
-    """Raise DataError where a file is surely not what its suffix says; ``also`` is a kind that is asked for."""
+    """Raise DataError where a file is empty, or surely not what its suffix says; ``also``: a kind that is asked for."""
+    if not data.strip():
+        raise DataError(f"{name} has no text: the file is empty.")
     if suffix not in _TEXTS | _TABLES | _BINARY | _JSON:
         return
     kind = content_kind(data)

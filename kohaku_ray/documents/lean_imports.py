@@ -3,10 +3,11 @@
 NLTK's own ``__init__`` imports all of it, with scikit-learn and scipy.stats: 1.4 s of CPU and 125 MiB in a process that
 splits a text, where Punkt alone takes 0.06 s. sentence-transformers imports scikit-learn for one
 distance, 0.65 s and 31 MiB per encoder, and datasets for its trainers and, where a model is loaded, for its version in
-the model's card, 0.6 s and 85 MiB. transformers imports torch's compiler for decorators and its tensors on several
-GPUs, 470 modules: on a busy machine a model loaded, torch being there, in 2.8 instead of 4.7 s of CPU. On the demo,
-`index` and `answer` twice with and without the first two, all processes took 62 and 70 instead of 71 and 72 s of CPU,
-and Ray's workers 2,703 and 2,762 instead of 2,935 and 2,936 MiB of their own.
+the model's card, 0.6 s and 85 MiB. transformers imports scipy.optimize for the losses of detectors, 0.4 s, and torch's
+compiler for decorators and its tensors on several GPUs, 470 modules: on a busy machine a model loaded, torch being
+there, in 2.8 instead of 4.7 s of CPU. On the demo, `index` and `answer` twice with and without the first two, all
+processes took 62 and 70 instead of 71 and 72 s of CPU, and Ray's workers 2,703 and 2,762 instead of 2,935 and 2,936 MiB
+of their own.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _LOCK = threading.Lock()
 _CORPORA = "nltk.corpus"  # readers of data that is not there; stemmers import them for their word lists
 _COMPILER = "torch._dynamo"
 _DECORATORS = ("allow_in_graph", "assume_constant_result", "disable")
-_NOT_ENCODING = ("sklearn", "sklearn.metrics", "datasets")
+_NOT_ENCODING = ("sklearn", "sklearn.metrics", "datasets", "scipy.optimize")
 
 
 class _Absent(ModuleType):
@@ -76,7 +77,8 @@ def nltk_module(name: str) -> Any:
         try:
             return importlib.import_module(name)
         finally:
-            for loaded in [module for module in sys.modules if module.partition(".")[0] == "nltk"]:
+            # A copy: other threads import meanwhile (one ask in fifteen failed by a dictionary that changed its size).
+            for loaded in [module for module in list(sys.modules) if module.partition(".")[0] == "nltk"]:
                 del sys.modules[loaded]
 
 
@@ -84,7 +86,7 @@ def nltk_module(name: str) -> Any:
 def for_encoding_alone() -> Iterator[None]:
     """Import sentence-transformers and load its models without scikit-learn, datasets and torch's compiler.
 
-    What that library took from the first two is None; a later import of them imports the real ones. The compiler is
+    Nor scipy.optimize. What was taken from these three is None; a later import imports the real ones. The compiler is
     not told what to leave alone, and transformers, where this imports it, takes torch for one without its distributed
     part: an encoder is one process. Code of a model's own, which may need them, is loaded outside.
     """

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom in points, as seen on the page
 Attributes = dict[str, str | float | int | None]
-SentenceSplit = Literal["punkt", "period", "sliding"]  # ways to split sentences that a format may offer
 
 
 @dataclass(frozen=True, slots=True)

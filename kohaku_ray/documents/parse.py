@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kohaku_ray.documents.bounded import UnfinishedError, in_time, late, out_of_memory, parse_in_child
 from kohaku_ray.documents.data.rows import ROW_FORMATS, parse_rows
@@ -42,13 +42,13 @@ from kohaku_ray.documents.formats import (
     suffix,
 )
 from kohaku_ray.documents.kind import OLD_SUFFIXES, check_kind
-from kohaku_ray.documents.model import Document, Paragraph, Parsed, SentenceSplit
+from kohaku_ray.documents.model import Document, Paragraph, Parsed
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.documents.text.content import default_doc_id, valid_doc_id, well_formed
-from kohaku_ray.documents.text.plain import with_headings
+from kohaku_ray.documents.text.plain import divide_long, with_headings
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import pluralize
-from kohaku_ray.storage import is_uri
+from kohaku_ray.store.storage import is_uri
 
 _WITH_IMAGES = {".json", ".md", ".markdown", ".pdf", ".html", ".htm"}  # formats whose parser takes ``images``
 _SAYS_SOMETHING = re.compile(r"[^\W_]")
@@ -66,28 +66,25 @@ def parse_documents(
     data: bytes,
     timeout_s: float | None = None,
     document_format: DocumentFormat = AUTO,
-    sentence_split: SentenceSplit = "punkt",
     images: ImageSource | None = None,
     default_id: str | None = None,
 ) -> Parsed:
     """Parse one file: into many documents where it is of `ROW_FORMATS` or the format reads it so, else into one.
 
-    See `parse_file`; ``sentence_split`` is for formats that take it; ``default_id`` is what a format is given as the
-    document's id in place of the file's name without its suffix.
+    See `parse_file`; ``default_id`` is what a format is given as the document's id in place of the file's name without
+    its suffix.
     """
     ending = suffix(name)
     read: Callable[[], object]
     if ending in document_format.suffixes:
-        options = {"sentence_split": sentence_split} if document_format.splits_sentences else {}
         doc_id = valid_doc_id(default_doc_id(name) if default_id is None else default_id, name)
-        read = partial(_read_by_format, document_format, name, doc_id, data, options)
+        read = partial(_read_by_format, document_format, name, doc_id, data)
     elif ending in ROW_FORMATS:
         read = partial(parse_rows, name, data)
     elif images is None:
         return Parsed((parse_file(name, data, timeout_s),))
     else:
         return Parsed((_with_images(name, data, timeout_s, images),))
-    _check_not_empty(name, data)
     check_kind(name, ending, data, "HTML" if document_format is TEXT else "")
 
     def parse() -> Parsed:
@@ -107,16 +104,14 @@ def parse_documents(
     return _in_time(parse, name, data, timeout_s)
 
 
-def _read_by_format(
-    document_format: DocumentFormat, name: str, doc_id: str, data: bytes, options: Mapping[str, Any]
-) -> object:
+def _read_by_format(document_format: DocumentFormat, name: str, doc_id: str, data: bytes) -> object:
     """Call a format, which knows a file by its document's id alone, and name the file where it names that."""
 
     def with_name(text: str) -> str:
         return f"{name}{text[len(doc_id) :]}" if text.startswith(doc_id) else text
 
     try:
-        parsed = document_format.parse(doc_id, data, **options)
+        parsed = document_format.parse(doc_id, data)
     except DataError as error:
         raise DataError(with_name(str(error))) from error
     if isinstance(parsed, Parsed):
@@ -167,7 +162,6 @@ def parse_file(name: str, data: bytes, timeout_s: float | None = None, images: b
         raise DataError(
             f"{name}: unknown suffix {ending or '(none)'}, known: {known_suffixes()}: rename or convert the file."
         )
-    _check_not_empty(name, data)
     check_kind(name, ending, data)
     # only the main thread can be interrupted by a timer
     in_child = len(data) >= CHILD_MIN_BYTES.get(ending, len(data) + 1) or not _in_main_thread()
@@ -177,47 +171,35 @@ def parse_file(name: str, data: bytes, timeout_s: float | None = None, images: b
     if isinstance(parser, OnDemand):
         parser = parser.load()  # here, so that it does not count against the file's time limit
     read = partial(parser, name, data, **({"images": True} if images and ending in _WITH_IMAGES else {}))
-    return _in_time(lambda: _checked(name, _guarded(name, read), images), name, data, timeout_s)
 
+    def parse() -> Document:
+        document = _guarded(name, read)
+        if ending not in (".json", ".csv", ".tsv"):  # whose paragraphs are given; a PDF's table goes over pages as one
+            document = divide_long(document, divides_tables=ending != ".pdf")
+        return _checked(name, document, images)
 
-MIN_REPETITIONS, REPEATED_SHARE = 50, 0.05
-"""A sentence that occurs so often, and makes so large a share of its document's, is kept once."""
+    return _in_time(parse, name, data, timeout_s)
 
 
 def without_noise(document: Document) -> Document:
-    """Drop the sentences that say nothing: those without a letter or digit, and all but one of many equal ones."""
-    paragraphs = [paragraph for section in document.sections for paragraph in section.paragraphs]
-    sentences = [part.text[span.start : span.end] for part in paragraphs for span in part.sentences]
-    least = max(MIN_REPETITIONS, REPEATED_SHARE * len(sentences))
-    dropped = Counter(text for text in sentences if not (text[:1].isalnum() or _SAYS_SOMETHING.search(text)))
-    repeated: dict[str, int] = {}
-    if len(sentences) - len(set(sentences)) >= least - 1:
-        repeated = {text: n for text, n in Counter(sentences).items() if n >= least and text not in dropped}
-    if not dropped and not repeated:
-        return document
-    seen = set(dropped)
+    """Drop the sentences that say nothing: those without a letter or digit."""
+    silent: list[str] = []
 
-    def is_kept(text: str) -> bool:
-        is_new = text not in seen
-        if text in repeated:
-            seen.add(text)
-        return is_new
+    def says_something(text: str) -> bool:
+        is_said = text[:1].isalnum() or _SAYS_SOMETHING.search(text) is not None
+        silent.extend([] if is_said else [text])
+        return is_said
 
     def kept(paragraph: Paragraph) -> Paragraph:
         text = paragraph.text
-        spans = tuple(span for span in paragraph.sentences if is_kept(text[span.start : span.end]))
+        spans = tuple(span for span in paragraph.sentences if says_something(text[span.start : span.end]))
         return paragraph if len(spans) == len(paragraph.sentences) else replace(paragraph, sentences=spans)
 
-    odd = [f"{pluralize(n - 1, 'repetition')} of {text[:40]!r}, not indexed" for text, n in repeated.items()]
-    if dropped:
-        n, first = dropped.total(), next(iter(dropped))
-        odd.append(f"{pluralize(n, 'sentence')} without a letter or digit, such as {first[:20]!r}, not indexed")
-    return replace(map_named(document, kept), odd=(*document.odd, *odd))
-
-
-def _check_not_empty(name: str, data: bytes) -> None:
-    if not data.strip():
-        raise DataError(f"{name} has no text: the file is empty.")
+    changed = map_named(document, kept)
+    if not silent:
+        return document
+    said = f"{pluralize(len(silent), 'sentence')} without a letter or digit, such as {silent[0][:20]!r}, not indexed"
+    return replace(changed, odd=(*document.odd, said))
 
 
 def _in_time(read: Callable[[], T], name: str, data: bytes, timeout_s: float | None) -> T:

@@ -11,13 +11,14 @@ import importlib.util
 import json
 import os
 import stat
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from kohaku_ray.documents.data.rows import HUB
-from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.storage import asking, checksum, is_uri, name_a_file, open_filesystem, refusal
+from kohaku_ray.errors import ConfigError, DataError, did_you_mean
+from kohaku_ray.store.storage import asking, checksum, is_uri, name_a_file, open_filesystem, refusal
 
 
 def read_bytes(path: str) -> bytes:
@@ -39,7 +40,21 @@ def read_bytes(path: str) -> bytes:
     except IsADirectoryError:
         raise name_a_file(path if filesystem is None else inner) from None
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
+        way_out = _near(inner) if filesystem is None and isinstance(error, FileNotFoundError) else "."
+        raise DataError(f"{path} cannot be read: {error.strerror or error}{way_out}") from None
+
+
+def _near(path: str) -> str:
+    """Say how a missing local file is found: by the nearest name in its directory, or by another directory."""
+    folder, name = os.path.split(os.path.abspath(path))
+    if os.path.islink(path):
+        return f": it is a link to {os.readlink(path)}."
+    if not os.path.isdir(folder):
+        return f": there is no directory {folder}, correct the path."
+    with suppress(OSError):
+        if guess := did_you_mean(name, os.listdir(folder)):
+            return f"{guess}."
+    return f": correct its name or its directory, {folder}."
 
 
 def digest_of(path: str, data: bytes | None = None) -> str | None:

@@ -6,7 +6,6 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from kohaku_ray.documents.model import SentenceSplit
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.settings import FilePath, Settings
 
@@ -29,9 +28,6 @@ class DocumentsConfig(Settings):
     its name (docs/documents.md has them); a format of your own as `module:NAME`; None: as the system reads them."""
     images: FilePath | None = None
     """Directory of the image files that placeholders of KohakuRAG JSON name; used where `index.images` is true."""
-    sentence_split: SentenceSplit = "punkt"
-    """Sentence splitting of formats with a choice: Punkt, with the abbreviations of the format's language; at every
-    full stop; or windows of three Punkt sentences, each of which begins one sentence after the last."""
 
     @field_validator("format")
     @classmethod

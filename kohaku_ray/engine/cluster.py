@@ -4,46 +4,37 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
-import tempfile
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import ray
-from ray._private.state import actors, available_resources_per_node
-from ray.exceptions import RayError
+from ray._private import services
+from ray._private.state import actors
+from ray.exceptions import AuthenticationError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from kohaku_ray.checks.demand import Demand, check_demand, cluster_address, local_cpus
 from kohaku_ray.config.sections import ClusterConfig
 from kohaku_ray.engine import NAMESPACE
 from kohaku_ray.engine.local_ray import (
-    end_started,
-    few_processes,
-    missed_when_dead,
+    compile_agents,
+    interruption_said,
     on_loopback,
     own_token,
-    plain_messages,
     private_directory,
+    raylet_reason,
 )
-from kohaku_ray.engine.worker_groups import read_worker_groups
-from kohaku_ray.errors import ConfigError, KohakuRayError
-from kohaku_ray.pages.terminal import is_interrupted, print_interrupted, signals_interrupt
+from kohaku_ray.engine.worker_groups import read_most_resources, read_worker_groups
+from kohaku_ray.errors import ConfigError, KohakuRayError, UnreachableError
+from kohaku_ray.index.cuda import unusable_gpus
+from kohaku_ray.pages.terminal import Interrupted, is_interrupted, print_interrupted, signals_interrupt
 from kohaku_ray.pages.terminal import print_progress as print_progress
 from kohaku_ray.records import digest_text
-from kohaku_ray.run.checks.demand import Demand, check_demand, cluster_address, local_cpus
-from kohaku_ray.run.checks.free_gpus import FreeNode, GpuChoice
-from kohaku_ray.run.checks.retrievers import RetrieverPlan
 from kohaku_ray.settings import check_working_directory
-from kohaku_ray.storage import Directory, join_path, read_file, without_options
-
-Choice = TypeVar("Choice", GpuChoice, RetrieverPlan)
-
-FREED_S = 10.0
-"""Longest time in which Ray gives back the GPUs of actors that have ended."""
+from kohaku_ray.store.storage import Directory, join_path, read_file, without_options
 
 ANSWERS_S = 10.0
 """Longest time to find out whether a Ray cluster answers at an address."""
@@ -56,7 +47,7 @@ _MOST_IDLE = 1000
 
 
 @contextmanager
-def connected(cluster: ClusterConfig) -> Iterator[bool]:
+def connect(cluster: ClusterConfig) -> Iterator[bool]:
     """Join the configured cluster, or start a local one and end it afterwards.
 
     Yields:
@@ -72,15 +63,19 @@ def connected(cluster: ClusterConfig) -> Iterator[bool]:
     # `uv run` would make every worker rebuild its environment; workers share ours.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    # Ten times a second every replica, and whatever calls it, would wake to pass Serve's metrics on, which Ray exports
+    # every ten seconds.
+    os.environ.setdefault("RAY_SERVE_METRICS_EXPORT_INTERVAL_MS", "5000")
+    # Of calls to actors that a job ends, Ray would say that they are tried again.
+    os.environ.setdefault("RAY_enable_output_error_log_if_still_retry", "0")
     address = cluster_address(cluster)
     if address is not None and address.startswith("ray://"):
         raise ConfigError(
             f"cluster.address is {address!r}, a Ray client: a run is written beside its driver, so submit it with "
-            "`ray job submit -- python jobs/answer.py CONFIG`, or give the address of the cluster itself"
+            "`ray job submit -- kohaku-ray answer CONFIG`, or give the address of the cluster itself"
         )
     settings: dict[str, object] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
     with ExitStack() as until_end:
-        until_end.enter_context(plain_messages())
         if address is None:
             settings |= {
                 "address": "local",  # not a cluster that another program has started on this machine
@@ -88,25 +83,30 @@ def connected(cluster: ClusterConfig) -> Iterator[bool]:
                 "object_store_memory": int(cluster.object_store_gib * 2**30),
                 "include_dashboard": False,
                 # Ray looks 10 times, a second apart, whether its object store is up; at the first look it often is not.
+                # A GCS that a signal or the kernel ended does not come back here: else it is waited for a minute.
                 "_system_config": {
+                    "gcs_rpc_server_reconnect_timeout_s": 5,
                     "raylet_client_connect_timeout_milliseconds": 50,
                     "raylet_client_num_connect_attempts": 200,
                 },
             }
+            if unusable := unusable_gpus():  # Ray counts what the driver has, whatever torch can use
+                print_progress(f"ray     {unusable}; they are left out")
+                settings["num_gpus"] = 0
+            compile_agents()
             # A busy machine may need a second start.
             if not _start(settings, until_end, is_last=False):
                 _start(settings, until_end, is_last=True)
         else:
-            _check_answers(address)
             try:
-                with _without_log_level_line():
-                    ray.init(**settings, address=address)
+                _check_answers(services.canonicalize_bootstrap_address(address) if address == "auto" else address)
+                ray.init(**settings, address=address)
             except ConnectionError as error:
                 raise _no_cluster(address, str(error)) from None
         until_end.callback(_shut_down)
         until_end.enter_context(signals_interrupt())  # again, since ray.init has set a handler of its own
         if address is None:
-            until_end.enter_context(missed_when_dead())
+            until_end.enter_context(interruption_said())
         yield address is None
 
 
@@ -128,42 +128,70 @@ def _start(settings: Mapping[str, Any], until_end: ExitStack, *, is_last: bool) 
         attempt.enter_context(own_token())
         attempt.enter_context(on_loopback())
         try:
-            with end_started(), few_processes(), _without_log_level_line():
-                ray.init(**settings, _temp_dir=directory)
+            ray.init(**settings, _temp_dir=directory)
+        except SystemExit:  # by Ray's own handler of SIGTERM, which it sets as it starts
+            raise Interrupted from None
         except Exception as error:
+            ray.shutdown()
             why = f"Ray did not start on this machine ({type(error).__name__}: {error})"
+            reason = raylet_reason(directory)
+            raylet = reason and f"; the raylet's last reason: {reason}"
             if is_last:
                 logs = f"{directory}/session_latest/logs"
-                raise KohakuRayError(f"{why}, in two tries: see the logs of the second in {logs}") from error
-            print_progress(f"ray     {why}: starting it once more")
+                raise KohakuRayError(f"{why}{raylet}, in two tries: see the logs of the second in {logs}") from error
+            print_progress(f"ray     {why}: starting it once more{raylet}")
             return False
         until_end.enter_context(attempt.pop_all())
     return True
 
 
 def _check_answers(address: str) -> None:
-    """Check in seconds that a host and port are a Ray cluster's: Ray itself would wait for minutes."""
+    """Check in seconds that a host and port are a Ray cluster's that takes our token: Ray would wait for minutes."""
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or os.environ.get("RAY_USE_TLS", "0") != "0":
         return
-    import grpc
+    import grpc  # a quarter of a second
+    from ray._private.grpc_utils import init_grpc_channel
+    from ray.core.generated.gcs_service_pb2 import GetClusterIdRequest
+    from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
 
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWERS_S).close()
     except (OSError, OverflowError) as error:
         raise _no_cluster(address, str(error)) from None
-    with grpc.insecure_channel(address) as channel:
+    with init_grpc_channel(address) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=ANSWERS_S)
+            NodeInfoGcsServiceStub(channel).GetClusterId(GetClusterIdRequest(), timeout=ANSWERS_S)
         except grpc.FutureTimeoutError:
             raise ConfigError(
                 f"cluster.address is {address!r} but another program than Ray has that port: give the port that "
                 "`ray start --head` printed (6379 by default), or leave cluster.address out to start a local one"
             ) from None
+        except AuthenticationError:  # before anything is sent
+            raise _refused_token(address) from None
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                raise _refused_token(address) from None
 
 
-def _no_cluster(address: str, why: str) -> ConfigError:
+def _refused_token(address: str) -> ConfigError:
+    mode, token_path = os.environ.get("RAY_AUTH_MODE"), os.environ.get("RAY_AUTH_TOKEN_PATH")
+    file = token_path or os.path.expanduser("~/.ray/auth_token")
+    if mode != "token":
+        sent = f"RAY_AUTH_MODE is {mode or 'not set'} here, so none was sent"
+    elif os.environ.get("RAY_AUTH_TOKEN"):
+        sent = "the one in RAY_AUTH_TOKEN is another"
+    else:
+        sent = f"the one in {file} is another" if os.path.isfile(file) else f"there is none in {file}"
     return ConfigError(
+        f"cluster.address is {address!r}, whose Ray asks for a token, and {sent}: "
+        "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=… (`ray get-auth-token` where the cluster was started prints it)"
+    )
+
+
+def _no_cluster(address: str, why: str) -> UnreachableError:
+    return UnreachableError(
         f"cluster.address is {address!r} and no Ray cluster answers there ({why}): start one with `ray start --head`, "
         "or leave cluster.address out to start a local one"
     )
@@ -188,49 +216,26 @@ def check_cluster(demand: Demand, cluster: ClusterConfig) -> None:
     )
 
 
+def most_resources(cluster: ClusterConfig) -> dict[str, float] | None:
+    """Return the resources that retrievers and replicas may have; None: the cluster grows, and nothing tells how far.
+
+    Those of one that grows are of all nodes that there may be. Actors that need next to no CPU have theirs beside them.
+    """
+    resources = read_most_resources() if cluster.autoscaling else ray.cluster_resources()
+    if resources is None:
+        return None
+    return {**resources, "CPU": resources.get("CPU", 0.0) - _MOST_IDLE * idle_cpus()}
+
+
 def node_resources() -> list[dict[str, float]]:
     """Return the resources of every living node."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def started_on(actor: Any) -> str:
+def find_node(actor: Any) -> str:
     """Name the node that an actor starts on, or asks for room; empty: none is known."""
     node_id = actors(actor._actor_id.hex()).get("Address", {}).get("NodeID", "")
     return next((f"node {node['NodeManagerAddress']}" for node in ray.nodes() if node["NodeID"] == node_id), "")
-
-
-def free_nodes() -> list[FreeNode]:
-    """Return what every living node has free now."""
-    free = available_resources_per_node()
-    return [FreeNode.of(free.get(node["NodeID"], {})) for node in ray.nodes() if node["Alive"]]
-
-
-def choose_when_freed(choose: Callable[[list[FreeNode]], Choice]) -> Choice:
-    """Choose GPUs by what every node has free now; wait up to ``FREED_S`` for those of actors that have just ended."""
-    began = time.monotonic()
-    while True:
-        choice = choose(free_nodes())
-        if choice.gpus or time.monotonic() - began > FREED_S:
-            return choice
-        time.sleep(0.2)
-
-
-@contextmanager
-def _without_log_level_line() -> Iterator[None]:
-    """Hide the line in which Ray reports RAY_BACKEND_LOG_LEVEL; print everything else."""
-    sys.stderr.flush()
-    terminal = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
-            held.seek(0)
-            for line in held.read().decode(errors="replace").splitlines():
-                if "RAY_BACKEND_LOG_LEVEL" not in line and not is_interrupted():
-                    print_progress(line)
 
 
 ANSWER_S = 60.0
@@ -252,7 +257,7 @@ def check_nodes(read: Mapping[str, str], written: Mapping[str, str]) -> None:
     nodes = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
     if not nodes:
         return
-    task = ray.remote(num_cpus=0, max_retries=0)(unseen)
+    task = ray.remote(num_cpus=0, max_retries=0)(find_unseen)
     with ExitStack() as probes:
         files = {**read, **{key: probes.enter_context(_probe(path)) for key, path in written.items()}}
         wanted = {key: (file, digest_text(read_file(file))) for key, file in files.items()}
@@ -292,7 +297,7 @@ def _probe(path: str) -> Iterator[str]:
         directory.remove(name)
 
 
-def unseen(wanted: Mapping[str, tuple[str, str]]) -> tuple[str, str] | None:
+def find_unseen(wanted: Mapping[str, tuple[str, str]]) -> tuple[str, str] | None:
     """Return the first key whose file is not seen on this node, with the reason; None: all are.
 
     ``wanted`` gives file and digest of its content by key.

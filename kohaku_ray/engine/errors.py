@@ -5,52 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from kohaku_ray import errors
-from kohaku_ray.errors import (
-    ContextOverflowError,
-    DataError,
-    KohakuRayError,
-    ModelError,
-    RefusedAccessError,
-    TransientModelError,
-)
-from kohaku_ray.values.read import clean_text
+from kohaku_ray.errors import KohakuRayError, ModelError, message_of
 
 _OURS_IN_TEXT = re.compile(r"^kohaku_ray\.errors\.(\w+): (.*)\Z", re.MULTILINE | re.DOTALL)
 
-_ERRORS = {
-    error.__name__: error for error in (ContextOverflowError, RefusedAccessError, TransientModelError, ModelError)
-}
-
 _NOTE_OF_RAY_DATA = re.compile(r"\nFailed to [^\n]* after \d+/\d+ attempts \(total backoff .*\Z", re.DOTALL)
-
-
-class ReplicaLostError(KohakuRayError):
-    """A replica died during a call; another replica may answer it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """An error as a value: it crosses process boundaries without a stack trace in its text."""
-
-    kind: str  # name of the error's class
-    message: str
-
-    def raise_(self) -> NoReturn:
-        """Raise the error with its own class."""
-        raise {**_ERRORS, "DataError": DataError}.get(self.kind, ModelError)(self.message)
-
-    @classmethod
-    def of(cls, error: ModelError) -> Refused:
-        """Build it from a backend's error."""
-        kind = next(kind for kind, known in _ERRORS.items() if isinstance(error, known))
-        return cls(kind, clean_text(message_of(error)))
 
 
 def ray_get(refs: Any) -> Any:
@@ -117,12 +82,3 @@ def root_cause(error: BaseException) -> BaseException:
     while isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
         error = error.cause
     return error
-
-
-def message_of(error: BaseException) -> str:
-    """Return an error's message, in one line, without the remote stack that Ray puts into the text."""
-    cause = root_cause(error)
-    if isinstance(cause, KohakuRayError):
-        return " ".join(str(cause).split())
-    lines = str(cause).strip().splitlines()
-    return lines[-1] if lines else type(error).__name__

@@ -1,42 +1,99 @@
-"""Start a Ray on this machine for one job, closed to other users, and end the job if a process of that Ray dies."""
+"""Start a Ray on this machine for one job, closed to other users."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from importlib.util import cache_from_source
+from pathlib import Path
+from typing import TextIO, cast
 
-import psutil
-import ray
-from ray._private import parameter, ray_constants, utils, worker
-from ray._private.node import Node
+from ray._private import ray_constants
 from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.pages.terminal import is_interrupted, print_error, print_interrupted, print_progress
+from kohaku_ray.pages.terminal import UntilInterrupted, is_interrupted, print_interrupted, print_progress
+
+AGENTS = ("ray.dashboard.agent", "ray._private.runtime_env.agent.main")
+"""Modules of the agents that each start of Ray waits for."""
+
+FAILURES = ("Check failed", "Timed out")
+"""What the raylet writes of why it ends."""
+
+
+def compile_agents(dashboard: Path | None = None, modules: Sequence[str] = AGENTS) -> None:
+    """Compile once what Ray's agents import, where the installer has not: uv does not by itself.
+
+    Ray waits 15 s for its agents, and on a busy machine they take longer to compile their imports: no start succeeded
+    in 16. The bytecode of a directory that cannot be written goes to this user's cache.
+
+    Args:
+        dashboard: The installed ``ray/dashboard``, of which each agent imports ``utils``.
+        modules: What is imported for it.
+    """
+    directory = dashboard or Path(ray_constants.__file__).parents[1] / "dashboard"
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    utils, cache = str(directory / "utils.py"), Path.home() / ".cache/kohaku_ray/bytecode"
+    if os.path.exists(cache_from_source(utils)):
+        return
+    if sys.pycache_prefix is None and not os.access(directory, os.W_OK):
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            return  # nowhere to keep it
+        environment["PYTHONPYCACHEPREFIX"] = os.environ["PYTHONPYCACHEPREFIX"] = str(cache)
+        if os.path.exists(f"{cache}{directory}/{Path(cache_from_source(utils)).name}"):
+            return
+    print_progress("ray     its agents have no bytecode: compiling once what they import (some seconds of CPU)")
+    imports = "; ".join(f"import {module}" for module in modules)
+    command = [sys.executable, "-c", imports]
+    subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True)  # noqa: S603  # our own
+
+
+def raylet_reason(directory: str) -> str:
+    """Return the last line in which the raylet of a Ray in a directory says why it ended; empty: it does not."""
+    try:
+        text = Path(directory, "session_latest/logs/raylet.out").read_text(errors="replace")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(text.splitlines()) if any(word in line for word in FAILURES)), "")
+
 
 LONGEST_DIRECTORY = 40
 """Longest path, in bytes, of the directory below which Ray makes its sockets: their own part is 65 of Linux's 107."""
+
 
 HEAR_EVERY_S = 0.02
 """Interval at which it is looked whether a signal has come: one to the whole process group ends the raylet, too, and
 then Ray ends the driver at the next call of any thread, without a word."""
 
-LOOK_EVERY_S = 0.25
-"""Interval at which it is looked whether Ray's processes run: Ray ends a driver that lost its raylet without a word."""
 
-STOPPED_S = 30.0
-"""Longest time for which one of them may be stopped, as by a signal."""
+@contextmanager
+def interruption_said() -> Iterator[None]:
+    """Say at once that a signal has ended the job, also while the main thread waits for Ray, and nothing of Ray's."""
+    is_over = threading.Event()
 
-_WHOLE = {"raylet": "raylet", "gcs_server": "GCS"}
-"""Processes without which no call ends, by Ray's names for them."""
+    def hear() -> None:
+        while not is_over.wait(HEAR_EVERY_S):
+            if is_interrupted():
+                print_interrupted()
+                return
+
+    thread = threading.Thread(target=hear, name="interruption said", daemon=True)
+    thread.start()
+    try:
+        with redirect_stdout(cast("TextIO", UntilInterrupted(sys.stdout))):
+            yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 @contextmanager
@@ -107,121 +164,6 @@ def private_directory() -> Iterator[str]:
         shutil.rmtree(directory, ignore_errors=True)
         raise
     shutil.rmtree(directory, ignore_errors=True)
-
-
-@contextmanager
-def end_started() -> Iterator[None]:
-    """End the processes that the block has started if it fails: Ray would leave those of a start that fails.
-
-    Ray does not take SIGTERM over meanwhile: it would end this process without a word.
-    """
-    before = set(psutil.Process().children(recursive=True))
-    usual, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda _: None
-    try:
-        yield
-    except Exception:
-        ray.shutdown()
-        for process in set(psutil.Process().children(recursive=True)) - before:
-            with suppress(psutil.Error):
-                process.kill()
-        raise
-    finally:
-        utils.set_sigterm_handler = usual
-
-
-@contextmanager
-def few_processes() -> Iterator[None]:
-    """Let a Ray that starts in the block do without autoscaler, dashboard and copying its workers' logs to the driver.
-
-    They are for clusters that others watch or that grow. The first and the last cost half a second of CPU each at the
-    start; the dashboard, whose server Ray starts and waits for though its pages are left out, more than a second.
-    """
-    usual, start_dashboard = parameter.RayParams, Node.start_api_server
-    parameter.RayParams = partial(usual, no_monitor=True, include_log_monitor=False)
-    Node.start_api_server = _name_no_dashboard
-    try:
-        yield
-    finally:
-        parameter.RayParams, Node.start_api_server = usual, start_dashboard
-
-
-def _name_no_dashboard(node: Node, **_: Any) -> None:
-    """Name an address where nobody listens: a node that has none looks for it each second, and logs each time."""
-    node.get_gcs_client().internal_kv_put(
-        ray_constants.DASHBOARD_ADDRESS.encode(), b"127.0.0.1:9", True, ray_constants.KV_NAMESPACE_DASHBOARD
-    )
-
-
-@contextmanager
-def plain_messages() -> Iterator[None]:
-    """Print what Ray tells this process without its colours; nothing of actors that we end, or after a signal."""
-    usual = worker.print_to_stdstream
-
-    def print_plain(message: dict[str, Any], **_: Any) -> None:
-        for line in message["lines"]:
-            if not is_interrupted() and "killed by `ray.kill`" not in line:
-                print_progress(f"ray     {line}")
-
-    worker.print_to_stdstream = print_plain
-    try:
-        yield
-    finally:
-        worker.print_to_stdstream = usual
-
-
-@contextmanager
-def missed_when_dead() -> Iterator[None]:
-    """End this process, with the reason, if a process of the local Ray dies, or is stopped, on which all calls wait.
-
-    Ray ends a driver without its raylet in seconds, and one without its GCS after a minute, in the middle of a call and
-    without a reason; a job that is just starting would wait for ever, and so would one whose raylet a signal stopped.
-    """
-    node, is_over = worker._global_node, threading.Event()
-
-    def find_ended() -> Iterator[str]:
-        for kind, process in node.dead_processes():
-            if kind in _WHOLE:
-                code = process.returncode
-                yield f"{_WHOLE[kind]} on this machine ended (exit code {code}): it was killed, or no memory was left"
-
-    def hears_end(wait_s: float) -> bool:
-        until = time.monotonic() + wait_s
-        while time.monotonic() < until:
-            if is_over.wait(HEAR_EVERY_S):
-                return True
-            if is_interrupted():
-                print_interrupted()
-        return False
-
-    def look() -> None:
-        stopped_s = dict.fromkeys(_WHOLE, 0.0)  # by this thread's looks: Ctrl-Z stops the job with its Ray
-        while not hears_end(LOOK_EVERY_S):
-            reasons = list(find_ended())
-            for kind in _WHOLE:
-                pids = [entry.process.pid for entry in node.all_processes.get(kind, ())]
-                stopped_s[kind] = stopped_s[kind] + LOOK_EVERY_S if any(map(_is_stopped, pids)) else 0.0
-                if stopped_s[kind] >= STOPPED_S:
-                    reasons.append(f"{_WHOLE[kind]} on this machine is stopped (SIGSTOP) for {STOPPED_S:g} s")
-            if reasons and not is_over.is_set():
-                again = "Run the same command again: recorded model calls are not made again"
-                print_interrupted() if is_interrupted() else print_error(f"kohaku-ray: Ray's {reasons[0]}. {again}")
-                node.kill_all_processes(check_alive=False, allow_graceful=False)
-                os._exit(1)
-
-    thread = threading.Thread(target=look, name="missed when dead", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    except psutil.Error:
-        return False
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 
-from kohaku_ray.run.models import Call, FailedCall
+from kohaku_ray.models.calls import Call, FailedCall
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Bounds of the histograms' buckets."""

@@ -8,17 +8,21 @@ from types import TracebackType
 
 import ray
 
+from kohaku_ray.checks.demand import Demand, cluster_address, replicas_demand
+from kohaku_ray.checks.deployments import is_served, target_of
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.config.sections import ClusterConfig, LedgerConfig
-from kohaku_ray.engine.actors.pool import ActorPool, leaves_gpus, member_processes
-from kohaku_ray.engine.cluster import check_cluster, check_nodes, connected
+from kohaku_ray.engine.actors.pool import ActorPool, member_processes
+from kohaku_ray.engine.cluster import check_cluster, check_nodes, connect, print_progress
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.serving.batches import gathering
 from kohaku_ray.models.openai import OpenAIConfig
-from kohaku_ray.run.checks.demand import Demand, cluster_address
-from kohaku_ray.run.checks.deployments import application_name, is_served
-from kohaku_ray.run.segments import SegmentStore
+from kohaku_ray.models.target import Target
+from kohaku_ray.store.segments import SegmentStore
+
+LEASE_WAIT_S = 60.0
+"""Longest wait for another job that holds the ledger: actors of one that was killed end before."""
 
 
 class Session:
@@ -39,8 +43,9 @@ class Session:
 
     def __enter__(self) -> Session:
         if self._ledger is not None and not ray.is_initialized() and cluster_address(self._cluster) is None:
-            SegmentStore(self._ledger.path).lease.check_free()  # a local Ray takes seconds to start
-        self._ends_cluster = self._until_end.enter_context(connected(self._cluster))
+            # A local Ray takes seconds to start, and the actors of one whose driver was killed seconds to end.
+            SegmentStore(self._ledger.path).lease.check_free(LEASE_WAIT_S, print_progress)
+        self._ends_cluster = self._until_end.enter_context(connect(self._cluster))
         return self
 
     def __exit__(
@@ -74,7 +79,7 @@ class Session:
     def open_ledger(self, config: LedgerConfig, n_shards: int, deployments: Iterable[Deployment]) -> Ledger:
         """Open the ledger, which is held until the end, to ask these deployments; see ``ledger.client.open_ledger``."""
         ledger, deployments = open_ledger(config, n_shards, self._cluster.resources), list(deployments)
-        self._until_end.enter_context(ledger.used())
+        self._until_end.enter_context(ledger.keep_open())
         batched = [each for each in deployments if isinstance(each, OpenAIConfig) and each.batch is not None]
         if batched:
             ledger.gatherers = self._until_end.enter_context(gathering(ledger.path, batched))
@@ -82,14 +87,14 @@ class Session:
             ledger.prepare_calls()
         return ledger
 
-    def start_replicas(self, deployments: Mapping[str, Deployment], *, shared: bool = False) -> dict[str, str]:
-        """Start model replicas and return their applications by deployment.
+    def start_replicas(self, deployments: Mapping[str, Deployment], *, shared: bool = False) -> dict[str, Target]:
+        """Start model replicas and return where calls go, by deployment.
 
         Jobs share them, and the last one ends them. On a cluster that ends with this session nobody does, unless
         they are to be ``shared`` with sessions inside this one.
         """
         if not any(map(is_served, deployments.values())):
-            return {name: application_name(name, deployment) for name, deployment in deployments.items()}
+            return {name: target_of(name, deployment) for name, deployment in deployments.items()}
         # Imported here: Serve takes a second to import, in which actors start.
         from kohaku_ray.engine.serving.applications import serving
 
@@ -98,17 +103,22 @@ class Session:
 
     def start_pool_and_replicas(
         self, config: Config, pool: ActorPool | None = None, *, shared: bool = False
-    ) -> tuple[ActorPool, dict[str, str]]:
+    ) -> tuple[ActorPool, dict[str, Target]]:
         """Start a run's replicas (see ``start_replicas``) and, unless a pool is given, its actors; wait for both."""
         pool = pool or self.start_early_pool(config)
-        applications = self.start_replicas(config.used_deployments, shared=shared)
+        targets = self.start_replicas(config.used_deployments, shared=shared)
         pool = pool or self._start_pool(config)
         pool.wait_until_ready()
-        return pool, applications
+        return pool, targets
 
     def start_early_pool(self, config: Config) -> ActorPool | None:
-        """Start a run's actors, which open the index meanwhile; None: they take GPUs that replicas leave, so later."""
-        return None if leaves_gpus(config) else self._start_pool(config)
+        """Start a run's actors, which open the index meanwhile; None: they take GPUs that replicas leave, so later.
+
+        An engine of several GPUs needs them on one node, and one on a share measures its GPU's free memory as it
+        starts.
+        """
+        waits = config.cluster.retriever.gpus and replicas_demand(config.used_deployments).gpus
+        return None if waits else self._start_pool(config)
 
     def _start_pool(self, config: Config) -> ActorPool:
         pool = ActorPool(config, member_processes(config, ray.cluster_resources().get("CPU", 1)))

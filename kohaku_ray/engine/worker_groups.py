@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,15 +31,19 @@ def read_worker_groups() -> dict[str, dict[str, float]] | None:
     return {name: dict(group["resources"]) for name, group in types.items() if group.get("max_workers") != 0}
 
 
-def read_most_nodes() -> list[dict[str, float]] | None:
-    """Return the resources of every node that there may be, as ``read_worker_groups``; None: nothing here tells."""
+def read_most_resources() -> dict[str, float] | None:
+    """Sum the resources of every node that there may be, as ``read_worker_groups``; None: nothing here tells."""
     try:
         types = _node_types()
     except Exception:  # as above
         return None
     if types is None:
         return None
-    return [dict(group["resources"]) for group in types.values() for _ in range(int(group.get("max_workers", 1)))]
+    total = Counter[str]()
+    for group in types.values():
+        n_nodes = int(group.get("max_workers", 1))
+        total.update({kind: amount * n_nodes for kind, amount in group["resources"].items()})
+    return dict(total)
 
 
 def _node_types() -> Mapping[str, Any] | None:

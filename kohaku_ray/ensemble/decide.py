@@ -12,12 +12,14 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from kohaku_ray.ensemble.pool import unit_of
 from kohaku_ray.ensemble.rule import Ballot, Stop
 from kohaku_ray.ensemble.settings import VoteRule
 from kohaku_ray.ensemble.vote import Verdict, vote_all
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.values.normalise import is_plain
+from kohaku_ray.values.normalise import read_quantity, unit_of_question
 from kohaku_ray.values.read import is_blank
+from kohaku_ray.values.spelling import ref_key
 
 K = TypeVar("K", bound=Hashable)
 
@@ -67,8 +69,9 @@ def settle_all(
     verdicts = vote_all([table[question] for question in undecided], rule, [units[question] for question in undecided])
     for question, verdict in zip(undecided, verdicts, strict=True):
         n_left = n_members - len(table[question])
-        state = _VerdictState(table[question], n_left, rule, verdict, units[question])
-        is_settled[question] = state.is_final(stop)
+        state = _VerdictState(table[question], n_left, rule, verdict, unit_of(table[question], units[question]))
+        is_open = rule.compat is None and not units[question] and _is_unit_open(table[question], n_left)
+        is_settled[question] = not is_open and state.is_final(stop)
     return is_settled
 
 
@@ -84,12 +87,31 @@ def default_waves(n_members: int) -> tuple[int, ...]:
     return (first, *[1] * (n_members - first))
 
 
+def _is_unit_open(ballots: Sequence[Ballot], n_left: int) -> bool:
+    """Tell whether a question that asks for no unit may yet get another one from its members: ``unit_of_question``.
+
+    That is the most common one named, of equal ones the first: so many members as are left may name another.
+    """
+    answers = [ballot for ballot in ballots if not ballot.is_blank]
+    values = [read_quantity(ballot.answer_value, ballot.answer_unit, None) for ballot in answers]
+    numbers = [quantity for quantity in values if quantity.value.numbers]
+    named = [unit_of_question(None, [ballot.answer_unit]) for ballot in answers]
+    if not any(named):  # "77 MWh" would be written anew in a unit that a later member names
+        return any(quantity.value.dimension for quantity in numbers)
+    measured = {unit_of_question(q.unit if q.value.dimension else "", ()) for q in numbers}
+    top = unit_of_question(None, named)
+
+    def may_become_top(unit: str) -> bool:
+        most, n_top = named.count(unit) + n_left, named.count(top)
+        return most > n_top or (most == n_top and unit in named[: named.index(top)])
+
+    return len(measured) > 1 or any(may_become_top(unit) for unit in {*named, "not named yet"} - {"", top})
+
+
 class _VerdictState:
     """The verdict of the members so far, and whether the remaining ones could change it."""
 
-    def __init__(
-        self, ballots: Sequence[Ballot], n_left: int, rule: VoteRule, verdict: Verdict, unit: str | None
-    ) -> None:
+    def __init__(self, ballots: Sequence[Ballot], n_left: int, rule: VoteRule, verdict: Verdict, unit: str) -> None:
         self.ballots, self.n_left, self.rule, self.verdict, self.unit = ballots, n_left, rule, verdict, unit
         # remaining members join these groups or open new ones: membership depends only on a group's first member
         self.answers = [_BLANK] * len(ballots)
@@ -109,7 +131,7 @@ class _VerdictState:
         """Compare references as the vote does."""
         if self.rule.compat:
             return frozenset(refs)
-        return frozenset(ref.strip().lower() for ref in refs if not is_blank(ref))
+        return frozenset(ref_key(ref) for ref in refs if not is_blank(ref))
 
     def is_final(self, stop: Stop) -> bool:
         if self.rule.blank_quorum is not None:
@@ -151,16 +173,18 @@ class _VerdictState:
         runs = [member for member in self.voters if self.answers[member] == self.leader]
         if self.rule.strategy == "ref_priority":
             runs = [member for member in runs if self.refs[member] == self.refs[shown]]
-        spellings = Counter(self.ballots[member].answer_value.strip() for member in runs)
-        if self.rule.compat is None:  # one that a strict scorer reads goes before all others
-            spellings = Counter({text: n for text, n in spellings.items() if is_plain(text, self.unit)})
+        spellings = Counter(self._spell(self.ballots[member]) for member in runs)
         return (
-            bool(spellings)
-            and len(_contenders(spellings, self.n_left)) == 1
+            len(_contenders(spellings, self.n_left)) == 1
             and self._refs_stay(runs)
             # a member that cites the written references stays shown; any other is replaced by one that does
             and self.refs[shown] == self._ref_set(self.verdict.ref_ids)
         )
+
+    def _spell(self, ballot: Ballot) -> str:
+        if self.rule.compat:
+            return ballot.answer_value.strip()
+        return read_quantity(ballot.answer_value, ballot.answer_unit, self.unit).text
 
     def _refs_stay(self, runs: Sequence[int]) -> bool:
         strategy = self.rule.strategy

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -14,13 +13,24 @@ import numpy.typing as npt
 from kohaku_ray.ensemble.rule import Ballot
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F64, I64, Mask
-from kohaku_ray.values.normalise import BLANK_VALUE, Value, is_plain, normalise, same
-from kohaku_ray.values.read import is_blank
+from kohaku_ray.values.normalise import (
+    BLANK_VALUE,
+    Quantity,
+    Value,
+    normalise,
+    read_quantity,
+    same,
+    unit_of_question,
+)
+from kohaku_ray.values.read import is_abstention, is_blank, is_blank_strict
+from kohaku_ray.values.spelling import ref_key, text_key
 
 Words = npt.NDArray[np.uint64]
 """Sets of references as bits: the last axis holds ``n_words`` words of 64, bit r of word w is reference 64 w + r."""
 
 WORD = 64
+
+_NO_BALLOT = Ballot(is_blank=True)
 
 K = TypeVar("K", bound=Hashable)
 
@@ -33,12 +43,13 @@ class Pool:
         group: Shape ``(Q, M)``; which answer a member gave, -1 where it abstains. Equal numbers are one answer, in
             every subsample, but for the questions of ``chains``, where a number is a distinct normalised value.
         spelling: Shape ``(Q, M)``; index into the question's ``spellings``, -1 where the member abstains.
-        plain: Shape ``(Q, M)``; whether a strict scorer reads that spelling (``values.normalise.is_plain``).
         refset: Shape ``(Q, M)``; index into the question's ``words``; a member that abstains cites nothing.
         words: Shape ``(Q, sets, n_words)``; the question's distinct reference sets, as bits over its ``refs``.
-        spellings: By question, the values as written.
+        spellings: By question, the values in its unit, as a metric reads them (``Quantity``), or as written.
+        units: By question, the unit that its values are in (``unit_of_question``).
         refs: By question, the cited references, lower-cased.
         weight: Shape ``(Q, M)``; how much each ballot counts.
+        failed: Shape ``(Q, M)``; who failed and has no ballot, which is no abstention: nothing counts it.
         compat: ``VoteRule.compat`` of the rules that may count them.
         chains: By question where equality within 0.1 % is not transitive (5 is 5.004, 5.004 is 5.008, 5 is not 5.008):
             shape ``(n, n)``, whether value j joins a group that value i opened. Groups then depend on who is drawn.
@@ -46,12 +57,13 @@ class Pool:
 
     group: I64
     spelling: I64
-    plain: Mask
     refset: I64
     words: Words
     spellings: tuple[tuple[str, ...], ...]
+    units: tuple[str, ...]
     refs: tuple[tuple[str, ...], ...]
     weight: F64
+    failed: Mask
     compat: Literal["kohakurag"] | None
     chains: Mapping[int, Mask]
 
@@ -95,23 +107,29 @@ class Pool:
 
 
 def pool_ballots(
-    ballots: Sequence[Sequence[Ballot]],
+    ballots: Sequence[Sequence[Ballot | None]],
     units: Sequence[str | None] | None = None,
     compat: Literal["kohakurag"] | None = None,
+    keep_spellings: bool = False,
 ) -> Pool:
-    """Normalise, group and number recorded ballots.
+    """Read each value in its question's unit, group and number recorded ballots.
 
-    By question, one ballot per member, members in the same order throughout, and the answer unit; ``compat`` as of
-    ``VoteRule``.
+    Args:
+        ballots: By question, one ballot per member, members in the same order throughout; None for one that failed.
+        units: By question, the unit asked for.
+        compat: As of ``VoteRule``.
+        keep_spellings: Write a value as its member did, but where it is in a unit of another size.
 
     Raises:
         ConfigError: There are no ballots, or a ballot's weight is not positive and finite.
     """
     if not ballots or not ballots[0]:
         raise ConfigError("There are no ballots to study: give at least one question with at least one member.")
-    units = units if units is not None else [None] * len(ballots)
-    values, spellings, plain, refs, sets = [], [], [], [], []
-    for row, unit in zip(ballots, units, strict=True):
+    asked = units if units is not None else [None] * len(ballots)
+    cast = [[ballot or _NO_BALLOT for ballot in row] for row in ballots]
+    written_in = [unit_of(row, unit) for row, unit in zip(cast, asked, strict=True)]
+    values, spellings, refs, sets = [], [], [], []
+    for row, unit in zip(cast, written_in, strict=True):
         for ballot in row:
             if not 0 < ballot.weight < math.inf:
                 raise ConfigError(
@@ -122,11 +140,15 @@ def pool_ballots(
         if compat:  # the published script compares texts, and knows only two spellings of an abstention
             keys = [BLANK_VALUE if text in {"", "is_blank"} else Value("text", text=text) for text in written]
         else:
-            keys = [normalise(text, unit) for text in written]
+            quantities = [read_quantity(ballot.answer_value, ballot.answer_unit, unit) for ballot in row]
+            keys = [quantity.value for quantity in quantities]
+            written = [
+                spell(quantity, text, unit, keep_spellings) for quantity, text in zip(quantities, written, strict=True)
+            ]
+        keys = [_as_flagged(key, ballot) for key, ballot in zip(keys, row, strict=True)]
         answered = [key.kind != "blank" and not ballot.is_blank for key, ballot in zip(keys, row, strict=True)]
         values.append(_number(keys, answered))
         spellings.append(_number(written, answered))
-        plain.append([compat is not None or is_plain(text, unit) for text in written])
         cited = [_cited(ballot, compat) if votes else () for ballot, votes in zip(row, answered, strict=True)]
         refs.append(tuple(dict.fromkeys(ref for of_ballot in cited for ref in of_ballot)))
         sets.append(_number([frozenset(of_ballot) for of_ballot in cited], [True] * len(row)))
@@ -136,25 +158,38 @@ def pool_ballots(
             [[mapping[i] if i >= 0 else -1 for i in of] for mapping, (of, _) in zip(groups, values, strict=True)]
         ),
         spelling=np.array([of for of, _ in spellings]),
-        plain=np.array(plain),
         refset=np.array([of for of, _ in sets]),
         words=_bits([keys for _, keys in sets], refs),
         spellings=tuple(keys for _, keys in spellings),
+        units=tuple(written_in),
         refs=tuple(refs),
-        weight=np.array([[ballot.weight for ballot in row] for row in ballots], dtype=np.float64),
+        weight=np.array([[ballot.weight for ballot in row] for row in cast], dtype=np.float64),
+        failed=np.array([[ballot is None for ballot in row] for row in ballots]),
         compat=compat,
         chains=chains,
     )
 
 
+def unit_of(ballots: Sequence[Ballot], asked: str | None) -> str:
+    """The unit that a question's values are in: ``unit_of_question``."""
+    answers = (ballot for ballot in ballots if not (ballot.is_blank or is_abstention(ballot.answer_value)))
+    return unit_of_question(asked, (ballot.answer_unit for ballot in answers))
+
+
+def spell(quantity: Quantity, written: str, unit: str, keep: bool) -> str:
+    """Write a value in its question's unit; ``keep``: as it is written where that says the same."""
+    return written if keep and same(quantity.value, normalise(written, unit)) else quantity.text
+
+
+def _as_flagged(key: Value, ballot: Ballot) -> Value:
+    """Take ``None`` for a text where its ballot alone says whether it abstains."""
+    if key.kind == "blank" and ballot.only_flagged and not is_blank_strict(ballot.answer_value):
+        return Value("text", text=text_key(ballot.answer_value))
+    return key
+
+
 def _cited(ballot: Ballot, compat: str | None) -> tuple[str, ...]:
-    return ballot.ref_ids if compat else tuple(key for key in map(_ref_key, ballot.ref_ids) if key)
-
-
-@lru_cache(maxsize=65536)
-def _ref_key(ref: str) -> str:
-    """Bring a reference to the form that is compared; empty for a blank."""
-    return "" if is_blank(ref) else ref.strip().lower()
+    return ballot.ref_ids if compat else tuple(ref_key(ref) for ref in ballot.ref_ids if not is_blank(ref))
 
 
 def _number(keys: Sequence[K], counted: Sequence[bool]) -> tuple[list[int], tuple[K, ...]]:

@@ -49,8 +49,9 @@ Stop = Literal["never", "value", "row"]
 class Ballot:
     """One member's answer to one question.
 
-    A blank spelling of ``answer_value`` abstains whatever ``is_blank`` says; value and references of one that abstains
-    are ignored. ``ref_ids`` are in the order cited; ``weight``, positive, counts times its member's weight.
+    A blank spelling of ``answer_value`` abstains whatever ``is_blank`` says, but where ``only_flagged``: there ``None``
+    is an answer, as evidence has borne it out. Value and references of one that abstains are ignored. ``ref_ids`` are
+    in the order cited; ``weight``, positive, counts times its member's weight.
     """
 
     answer_value: str = ""
@@ -60,3 +61,4 @@ class Ballot:
     answer_unit: str = ""
     explanation: str = ""
     weight: float = 1.0
+    only_flagged: bool = False

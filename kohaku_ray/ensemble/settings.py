@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from kohaku_ray.ensemble.rule import Compat, RefsRule, Stop, Strategy, Tiebreak, Weighting
-from kohaku_ray.settings import PositiveInt, Settings
+from kohaku_ray.settings import Settings
 
 
 class VoteRule(Settings):
@@ -38,31 +38,17 @@ class EnsembleConfig(Settings):
     """Deployments, or `NAME + ADAPTER`, assigned to the members in turn; none: all call the lead role's model."""
     scope: Literal["answer", "question"] = "answer"
     """Members share the evidence (answer), or each member prepares its own (question)."""
-    evidence: Literal["same", "rotated", "split"] = "same"
-    """What members see of one search: all the same; all of it in another order each (rotated), so that under a budget
-    another tail is cut off; or the best few matches and a share of the others that no other member sees (split)."""
     early_stop: Stop = "never"
-    """Members run in waves; a question ends when no remaining member could change its winning answer (value) or any
-    byte of its row (row); never: all members answer every question."""
-    waves: tuple[PositiveInt, ...] | None = None
-    """Members per wave; None: a bare majority first, then one by one."""
+    """Members run in waves, a bare majority first, then one by one; a question ends when no remaining member could
+    change its winning answer (value) or any byte of its row (row); never: all members answer every question."""
     vote: VoteRule = VoteRule()
 
     @property
     def shares_context(self) -> bool:
         """Whether members with one model are shown the same, so that their prompts are one in a prefix cache."""
-        return self.scope == "answer" and self.evidence == "same"
+        return self.scope == "answer"
 
     @property
     def stops(self) -> Stop:
         """``early_stop``, or never with weights by agreement, which need every vote."""
         return "never" if self.vote.weights == "agreement" else self.early_stop
-
-    @model_validator(mode="after")
-    def _waves_fit(self) -> EnsembleConfig:
-        if self.waves is not None and sum(self.waves) != self.members:
-            raise ValueError(
-                f"ensemble.waves adds up to {sum(self.waves)} but ensemble.members is {self.members}: "
-                "make them equal, or leave waves out"
-            )
-        return self

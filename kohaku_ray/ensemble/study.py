@@ -77,7 +77,7 @@ class Marks:
             self._value[name] = marks
 
     def score(self, outcomes: Outcomes) -> PartScores:
-        """Mark outcomes, in their shape ``(rules, Q, S)``."""
+        """Mark outcomes, in their shape ``(rules, Q, S)``; where all members failed, every part is 0."""
         shape = outcomes.leader.shape
         question = np.broadcast_to(np.arange(self._pool.n_questions)[None, :, None], shape)
         scores = {name: marks[question, outcomes.spelling] for name, marks in self._value.items()}
@@ -94,7 +94,8 @@ class Marks:
             by_part = np.array(distinct, dtype=np.float64).T[:, inverse]
             scores |= {name: marks.reshape(shape) for name, marks in zip(self._by_refs, by_part, strict=True)}
         blank = outcomes.is_blank.astype(np.int64)
-        return scores | {name: marks[question, blank] for name, marks in self._blank.items()}
+        scores |= {name: marks[question, blank] for name, marks in self._blank.items()}
+        return {name: np.where(outcomes.failed, 0.0, marks) for name, marks in scores.items()}
 
 
 def _distinct(question: I64, words: Words) -> tuple[I64, I64]:
@@ -220,12 +221,16 @@ def forecast(pool: Pool, is_right: Mask, sizes: Sequence[int], rule: VoteRule) -
     def both(which: Mask) -> Mask:
         return which[:, left] & which[:, right]
 
-    blank = (pool.group < 0) & ~is_right
-    wrong = ~is_right & ~blank
+    answered = ~pool.failed  # who failed shows nothing of what members answer
+    is_right = is_right & answered
+    n_ballots, n_pairs = max(answered.sum(), 1), max(both(answered).sum(), 1)
+    blank = (pool.group < 0) & answered & ~is_right
+    wrong = answered & ~is_right & ~blank
+    not_right = blank | wrong
     same = both(wrong) & (pool.group[:, left] == pool.group[:, right])
-    p = _beta(rng, is_right.mean(), both(is_right).mean())
-    s = _beta(rng, _share(blank.mean(), (~is_right).mean()), _share(both(blank).mean(), both(~is_right).mean()))
-    theta = 1.0 / max(_share(same.mean(), both(wrong).mean()), _LEAST) - 1.0
+    p = _beta(rng, is_right.sum() / n_ballots, both(is_right).sum() / n_pairs)
+    s = _beta(rng, _share(blank.sum(), not_right.sum()), _share(both(blank).sum(), both(not_right).sum()))
+    theta = 1.0 / max(_share(same.sum(), both(wrong).sum()), _LEAST) - 1.0
     broken = rng.beta(1.0, max(theta, _LEAST), (N_DRAWN, _STICKS))
     ends = 1.0 - np.cumprod(1.0 - broken, axis=1)  # of the wrong answers' shares of the stick
     kind, point = rng.random((2, N_DRAWN, n_members))

@@ -21,6 +21,8 @@ from kohaku_ray.ensemble.rule import Ballot as Ballot
 from kohaku_ray.ensemble.settings import VoteRule as VoteRule
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F64, I64, Mask
+from kohaku_ray.values.normalise import read_quantity
+from kohaku_ray.values.spelling import ref_key
 
 _EPSILON = 1e-9  # weights that differ by less are a tie
 _MOST_PAIRS = 2**18  # pairs of members compared at once: they should fit the processor's cache
@@ -30,8 +32,8 @@ _MOST_PAIRS = 2**18  # pairs of members compared at once: they should fit the pr
 class AnswerGroup:
     """Members, in member order, that gave the same answer, or abstain; ``weight`` is the sum of theirs.
 
-    ``answer_value`` is the heaviest spelling of those that a strict scorer reads (``is_plain``), or of all where there
-    is none, ties to the earliest member; empty for the blanks.
+    ``answer_value`` is the heaviest of their values (``Pool.spellings``), ties to the earliest member; empty for the
+    blanks.
     """
 
     answer_value: str
@@ -45,8 +47,8 @@ class Verdict:
     """The answer of the ensemble.
 
     Attributes:
-        answer_value: The winning group's spelling, as its members wrote it (``AnswerGroup``); empty on abstention,
-            which cites nothing.
+        answer_value: The winning group's value, in the question's unit as a metric reads it (``AnswerGroup``); empty
+            on abstention, which cites nothing.
         ref_ids: References, in the order in which the runs first cite them.
         winner: The member whose answer, unit and explanation are shown: of the winning group, with the written
             spelling and, if possible, the cited reference set; on abstention the first blank member, preferably one
@@ -74,11 +76,13 @@ class Outcomes:
         leader: Shape ``(rules, Q, S)``; the winning group's first member, as an index into the pool.
         spelling: Shape ``(rules, Q, S)``; the written value, as an index into the question's ``spellings``.
         words: Shape ``(rules, Q, S, n_words)``; the cited references (``Pool.refs_of`` reads them).
+        failed: Shape ``(Q, S)``; where all members failed: there is no outcome, not even an abstention.
     """
 
     leader: I64
     spelling: I64
     words: Words
+    failed: Mask
 
     @property
     def is_blank(self) -> Mask:
@@ -91,9 +95,10 @@ def vote(
     rule: VoteRule,
     unit: str | None = None,
     member_weights: Sequence[float] | F64 | None = None,
+    keep_spellings: bool = False,
 ) -> Verdict:
     """Count one question's ballots, in member order; arguments and errors as of ``vote_all``."""
-    return vote_all([ballots], rule, [unit], member_weights)[0]
+    return vote_all([ballots], rule, [unit], member_weights, keep_spellings)[0]
 
 
 def vote_all(
@@ -101,14 +106,16 @@ def vote_all(
     rule: VoteRule,
     units: Sequence[str | None],
     member_weights: Sequence[float] | F64 | None = None,
+    keep_spellings: bool = False,
 ) -> list[Verdict]:
     """Count the ballots of many questions, one per member; a question without any is an abstention.
 
     Args:
         table: By question, its ballots.
         rule: How to count.
-        units: By question, its answer unit; None where it has none.
+        units: By question, the unit asked for; None where it has none.
         member_weights: One positive weight per member; None: all the same.
+        keep_spellings: See ``pool_ballots``.
 
     Raises:
         ConfigError: The rule asks for agreement weights and there are none, or a ballot's weight is not positive.
@@ -118,9 +125,9 @@ def vote_all(
         alike = [question for question, row in enumerate(table) if len(row) == size]
         weights = _weights(size, rule, member_weights)
         ballots = [table[question] for question in alike]
-        pool = pool_ballots(ballots, [units[question] for question in alike], rule.compat)
+        pool = pool_ballots(ballots, [units[question] for question in alike], rule.compat, keep_spellings)
         cells = _Cells(pool, np.arange(len(alike)), np.broadcast_to(np.arange(size), (len(alike), size)))
-        counted = _Count(cells, _voters(cells.blank, rule), weights * cells.weight)
+        counted = _Count(cells, _voters(cells, rule), weights * cells.weight)
         for question, verdict in zip(alike, _write_verdicts(ballots, rule, counted), strict=True):
             verdicts[question] = verdict
     return verdicts
@@ -148,15 +155,16 @@ def _write_verdicts(table: Sequence[Sequence[Ballot]], rule: VoteRule, count: _C
         listing = count.voting if rule.strategy == "independent" else count.choice(rule).runs
         if rule.strategy in ("answer_priority", "independent") and rule.refs == "set":
             listing = listing & cites_all
-    lists, runs, labels, weights, same, plain, n_votes = (
+    lists, runs, labels, weights, same, spelled, n_votes = (
         array.tolist()
         for array in (
             *(listing, count.choice(rule).runs, cells.label, count.weights, cites_all),
-            *(cells.plain, count.voting.sum(axis=1)),
+            *(cells.spelling, count.voting.sum(axis=1)),
         )
     )
     for index, ballots in enumerate(table):
-        written = [ballot.answer_value.strip() for ballot in ballots]
+        unit, spellings = cells.pool.units[index], cells.pool.spellings[index]
+        written = ["" if number < 0 else spellings[number] for number in spelled[index]]
         if leader[index] < 0:
             blanks = [member for member, label in enumerate(labels[index]) if label < 0]
             winner = next(
@@ -164,9 +172,9 @@ def _write_verdicts(table: Sequence[Sequence[Ballot]], rule: VoteRule, count: _C
             )
             value, refs = "", tuple[str, ...]()
         else:
-            value = cells.pool.spellings[index][spelling[index]]
-            spelled = [member for member, is_run in enumerate(runs[index]) if is_run and written[member] == value]
-            winner = next((member for member in spelled if same[index][member]), spelled[0])
+            value = spellings[spelling[index]]
+            fitting = [member for member, is_run in enumerate(runs[index]) if is_run and written[member] == value]
+            winner = next((member for member in fitting if same[index][member]), fitting[0])
             listed = zip(ballots, lists[index], labels[index], strict=True)
             citing = [ballot for ballot, is_listed, label in listed if is_listed and label >= 0]
             refs = _cite(citing, cells.pool.refs_of(index, words[index]), rule.compat)
@@ -177,9 +185,11 @@ def _write_verdicts(table: Sequence[Sequence[Ballot]], rule: VoteRule, count: _C
             ref_ids=refs,
             winner=winner,
             answer=shown.answer,
-            answer_unit=shown.answer_unit,
+            answer_unit=shown.answer_unit
+            if rule.compat
+            else read_quantity(shown.answer_value, shown.answer_unit, unit).unit,
             explanation=shown.explanation,
-            groups=_groups(labels[index], written, plain[index], weights[index]),
+            groups=_groups(labels[index], written, weights[index]),
             n_votes=n_votes[index],
         )
 
@@ -189,22 +199,20 @@ def _cite(ballots: Iterable[Ballot], among: frozenset[str], compat: str | None) 
     first: dict[str, str] = {}
     for ballot in ballots:
         for ref in ballot.ref_ids:
-            key, written = (ref, ref) if compat else (ref.strip().lower(), ref.strip())
+            key, written = (ref, ref) if compat else (ref_key(ref), ref.strip())
             if key in among:
                 first.setdefault(key, written)
     return tuple(sorted(first.values()) if compat else first.values())
 
 
-def _groups(
-    labels: Sequence[int], written: Sequence[str], plain: Sequence[bool], weights: Sequence[float]
-) -> tuple[AnswerGroup, ...]:
+def _groups(labels: Sequence[int], written: Sequence[str], weights: Sequence[float]) -> tuple[AnswerGroup, ...]:
     members: dict[int, list[int]] = {}
     for member, label in enumerate(labels):
         members.setdefault(label, []).append(member)
     groups = []
     for label, of in members.items():
         tally: dict[str, float] = {}
-        for member in [member for member in of if plain[member]] or of:
+        for member in of:
             tally[written[member]] = tally.get(written[member], 0.0) + weights[member]
         most = max(tally.values()) - _EPSILON
         value = next(text for text, weight in tally.items() if weight >= most) if label >= 0 else ""
@@ -244,17 +252,20 @@ def vote_pool(pool: Pool, subsamples: I64, rules: Sequence[VoteRule]) -> Outcome
         for index, rule in enumerate(rules):
             key = (rule.ignore_blank, rule.blank_quorum, rule.weights)
             if key not in counts:
-                counts[key] = _Count(cells, _voters(cells.blank, rule), weights[rule.weights][subsample] * cells.weight)
+                counts[key] = _Count(cells, _voters(cells, rule), weights[rule.weights][subsample] * cells.weight)
             leader[index, part], spelling[index, part], words[index, part] = counts[key].outcome(rule)
     whole = (len(rules), pool.n_questions, n_subsamples)
-    return Outcomes(leader.reshape(whole), spelling.reshape(whole), words.reshape(*whole, -1))
+    failed = np.all(pool.failed[:, subsamples], axis=2)
+    return Outcomes(leader.reshape(whole), spelling.reshape(whole), words.reshape(*whole, -1), failed)
 
 
-def _voters(blank: Mask, rule: VoteRule) -> Mask:
+def _voters(cells: _Cells, rule: VoteRule) -> Mask:
     """Apply the blank rules: shape ``(cells, m)``; nobody votes when the quorum is reached or all are blank."""
-    silent = blank if rule.ignore_blank else np.zeros_like(blank)
+    blank, failed = cells.blank, cells.failed
+    silent = blank | failed if rule.ignore_blank else failed
     if rule.blank_quorum is not None:
-        reached = blank.sum(axis=1) >= rule.blank_quorum * blank.shape[1] - _EPSILON
+        n_abstained, n_present = (blank & ~failed).sum(axis=1), (~failed).sum(axis=1)
+        reached = n_abstained >= rule.blank_quorum * n_present - _EPSILON
         silent = blank | reached[:, None]
     return np.logical_not(silent)
 
@@ -268,9 +279,9 @@ class _Cells:
         self.label = pool.labels(question, drawn)
         self.index = np.arange(len(question))
         self.blank = self.label < 0
+        self.failed = pool.failed[column, drawn]
         self.weight = pool.weight[column, drawn]
         self.spelling = pool.spelling[column, drawn]
-        self.plain = pool.plain[column, drawn]
         self.refset = pool.refset[column, drawn]
         self.words = pool.words[column, self.refset]
         self.same_answer = _pairs(self.label)
@@ -334,9 +345,7 @@ class _Count:
                 n_members = members.sum(axis=1)
                 tied = (alike == n_members) & (n_members > 1)
             runs = members & (self.cells.same_answer[self.cells.index, first] > 0)
-            readable = runs & self.cells.plain
-            spellers = np.where(readable.any(axis=1, keepdims=True), readable, runs)
-            speller, _ = self._heaviest(self.cells.same_spelling, spellers)
+            speller, _ = self._heaviest(self.cells.same_spelling, runs)
         self._choices[way] = _Choice(first, tied, runs, speller)
         return self._choices[way]
 

@@ -17,6 +17,7 @@ from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 from kohaku_ray.values.normalise import normalise as normalise_value
 from kohaku_ray.values.normalise import same
 from kohaku_ray.values.read import fold, is_abstention, is_blank_strict
+from kohaku_ray.values.spelling import one_form
 
 
 def exact_value(truth: str, given: str, unit: str | None = None) -> float:
@@ -54,8 +55,9 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise(text: str) -> str:
-    """Lower-case, and drop punctuation, articles and superfluous space (SQuAD)."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+    """Lower-case, and drop punctuation, articles and superfluous space (SQuAD), after NFKC and with one apostrophe."""
+    text = one_form(text).lower().translate(_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", text).split())
 
 
 def exact_match(truth: str, given: str) -> float:

@@ -119,6 +119,8 @@ def _notes(
 ) -> Iterator[str]:
     if len(keys) < len(truth.rows):
         yield f"compared on {len(keys)} of the truth's {len(truth.rows)} questions: those that all files have"
+    for note in file_report(truth, truth).notes:
+        yield f"{truth.path}: {note}"
     odd: dict[str, list[str]] = {}
     for submission in submissions:  # many runs often lack the same questions
         for note in file_report(truth, submission).notes:
@@ -127,12 +129,14 @@ def _notes(
         who = f"all {len(files)} files" if len(files) == len(submissions) else ", ".join(files)
         yield f"{who}: {what}"
     groups = {f"{split.by} {name}": split.scores[name][0].n for name in split.labels} if split else {}
-    for name, n in {"the comparison": len(keys), **groups}.items():
+    chance = f"with fewer than {FEW_QUESTIONS}, a difference may be chance"
+    few = [name for name, n in groups.items() if n < FEW_QUESTIONS]
+    if split is not None and len(few) > 1:
+        yield f"{len(few)} of the {len(groups)} groups of {split.by} have few questions: {chance}"
+        few = []
+    for name, n in {"the comparison": len(keys), **{name: groups[name] for name in few}}.items():
         if n < FEW_QUESTIONS:
-            yield (
-                f"{name} has only {pluralize(n, 'question')}: "
-                f"with fewer than {FEW_QUESTIONS}, a difference may be chance"
-            )
+            yield f"{name} has only {pluralize(n, 'question')}: {chance}"
 
 
 @dataclass(frozen=True, slots=True)

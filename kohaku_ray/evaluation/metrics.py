@@ -11,6 +11,7 @@ Figures of a whole set of predictions, beside the mean of their scores, are numb
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -72,7 +73,7 @@ Scalar = TypeVar("Scalar", float, F64)
 T = TypeVar("T")
 
 _TAKEN = frozenset(
-    {"file", "metric", "score", "n", "missing", "by", "label", "errors", "figures"}
+    {"file", "metric", "score", "n", "missing", "by", "label", "errors", "figures", "interval"}
 )  # other columns of a score
 
 
@@ -109,7 +110,7 @@ class QuestionScore:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A submission's score over ``n`` questions, ``missing`` of them not in it; parts are means."""
+    """A submission's score over ``n`` questions; ``missing`` are not in it. Parts are means."""
 
     score: float
     parts: Mapping[str, float]
@@ -145,8 +146,8 @@ class Metric:
         classes: All classes, in the order shown.
         class_notes: What classes mean, in a few words, by name.
         truth_columns: Columns that a truth file must have beside ``id``; of a tuple, any one.
-        given_columns: Columns of a submission that are read beside ``answer_value`` and ``ref_id``; one that a
-            submission lacks counts as right.
+        filled_columns: Columns of a submission that must not be empty in any row.
+        counts_missing: Whether a question that a submission lacks counts 0, or leaves its mean.
         oddity: Says what is odd about a question's gold answer and how it is read; empty: nothing.
         gold: A question's gold value as shown; empty: it has none.
         needs_gold: A question without a gold value is not scored.
@@ -164,7 +165,8 @@ class Metric:
     classes: tuple[str, ...] = ()
     class_notes: Mapping[str, str] = field(default_factory=dict)
     truth_columns: tuple[str | tuple[str, ...], ...] = ("answer_value", "ref_id")
-    given_columns: tuple[str, ...] = ()
+    filled_columns: tuple[str, ...] = ()
+    counts_missing: bool = True
     oddity: Callable[[SubmissionRow], str] = lambda truth: ""
     gold: Callable[[SubmissionRow], str] = lambda truth: truth.answer_value
     needs_gold: bool = False
@@ -203,21 +205,36 @@ class Metric:
         return self.parts[part].title or part
 
     def score_question(self, truth: SubmissionRow, given: SubmissionRow | None) -> QuestionScore:
-        """Score one prediction; None, a missing row, scores 0 in every part.
+        """Score one prediction; None, a missing row, scores 0 in every part, as a failed one does.
 
         Raises:
             ConfigError: The metric's ``rate`` returns other parts than it declares.
+            MetricError: It returns something else than a number from 0 to 1.
         """
         is_unanswerable = self.unanswerable(truth)
         if given is None:
             return QuestionScore(truth.question_id, dict.fromkeys(self.parts, 0.0), 0.0, is_unanswerable, missing=True)
+        if given.is_failed:
+            return QuestionScore(truth.question_id, dict.fromkeys(self.parts, 0.0), 0.0, is_unanswerable)
         rated = self.rate(truth, given)
-        if rated.keys() != self.parts.keys():
+        if not isinstance(rated, Mapping) or rated.keys() != self.parts.keys():
+            names = ", ".join(map(str, rated)) if isinstance(rated, Mapping) else repr(rated)
             raise ConfigError(
-                f"metric {self.name} rates {', '.join(rated) or 'nothing'} at question {truth.question_id} but its "
-                f"parts are {', '.join(self.parts)}: make `rate` and `parts` agree."
+                f"metric {self.name} rates {names or 'nothing'} at question {truth.question_id} but its parts are "
+                f"{', '.join(self.parts)}: make `rate` and `parts` agree."
             )
-        parts = {name: float(rated[name]) for name in self.parts}
+        parts = {}
+        for name in self.parts:
+            try:
+                parts[name] = float(rated[name])
+            except (TypeError, ValueError):
+                parts[name] = math.nan
+            if not 0.0 <= parts[name] <= 1.0:
+                raise MetricError(
+                    f"metric {self.name} rates {name} {rated[name]!r} at question {truth.question_id}: "
+                    "let `rate` return a number from 0 to 1.",
+                    self.name,
+                )
         return QuestionScore(truth.question_id, parts, self.weigh(parts), is_unanswerable)
 
     def score(self, truth: Submission, predicted: Submission) -> list[QuestionScore]:
@@ -231,12 +248,17 @@ class Metric:
         return [self.score_question(row, predicted.rows.get(key)) for key, row in truth.rows.items()]
 
     def aggregate(self, rows: Sequence[QuestionScore]) -> Score:
-        """Aggregate per-question scores (at least one) to a submission's score."""
+        """Aggregate per-question scores (at least one) to a submission's score; 0 where none of them counts."""
+        counted = self.counted(rows)
         parts = {}
         for name, part in self.parts.items():
-            counted = [row.parts[name] for row in rows if row.unanswerable or not part.of_unanswerable]
-            parts[name] = sum(counted) / len(counted) if counted else 1.0
-        return Score(self.weigh(parts), parts, len(rows), sum(row.missing for row in rows))
+            scores = [row.parts[name] for row in counted if row.unanswerable or not part.of_unanswerable]
+            parts[name] = sum(scores) / len(scores) if scores else float(bool(counted))
+        return Score(self.weigh(parts), parts, len(counted), sum(row.missing for row in rows))
+
+    def counted(self, rows: Sequence[QuestionScore]) -> list[QuestionScore]:
+        """The per-question scores that enter the mean: without missing rows where those leave it."""
+        return [row for row in rows if self.counts_missing or not row.missing]
 
     def aggregate_by(self, rows: Sequence[QuestionScore], by: Sequence[str]) -> dict[str, Score]:
         """Aggregate per-question scores to one score per label of ``by`` (one per row), in order of appearance."""

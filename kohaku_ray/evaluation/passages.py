@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,9 +21,10 @@ from kohaku_ray.evaluation.metrics import Metric, Part
 from kohaku_ray.evaluation.references import gold_refs, reciprocal_rank
 from kohaku_ray.evaluation.submissions import SubmissionRow
 from kohaku_ray.index.terms import tokenise
-from kohaku_ray.storage import Directory
+from kohaku_ray.store.storage import Directory
 from kohaku_ray.values.normalise import TOLERANCE
 from kohaku_ray.values.read import is_abstention, parse_number, parse_pair, split_list
+from kohaku_ray.values.spelling import ref_key
 
 QUOTATION_COLUMNS = ("quotations", "supporting_materials")
 """Columns of a truth file that hold the gold quotations; the first one it has is read."""
@@ -79,7 +79,7 @@ def holds_quotation(passage: ShownPassage, quotation: str) -> bool:
 
 @functools.lru_cache(maxsize=2**13)
 def _pairs_of(text: str) -> frozenset[tuple[str, str]]:
-    return frozenset(pairwise(tokenise(unicodedata.normalize("NFKC", _UNSEEN.sub("", text)))))
+    return frozenset(pairwise(tokenise(_UNSEEN.sub("", text))))
 
 
 def gold_quotations(truth: SubmissionRow) -> tuple[str, ...]:
@@ -170,7 +170,7 @@ def _contexts(path: str, changed: int) -> Mapping[str, tuple[ShownPassage, ...]]
 
 def _rate_passages(truth: SubmissionRow, given: SubmissionRow) -> dict[str, float]:
     passages = shown_passages(given)
-    refs, documents = gold_refs(truth), {passage.doc_id.lower() for passage in passages}
+    refs, documents = gold_refs(truth), {ref_key(passage.doc_id) for passage in passages}
     of_documents = len(refs & documents) / len(refs) if refs else 1.0
     return {**passage_scores(gold_quotations(truth), passages), "documents": of_documents}
 

@@ -6,7 +6,7 @@ random variables by betting", section 5) against the null hypothesis that it is 
 put on the leader so far to score higher than the cell. If the cell is the best, the money has no positive expectation
 on any next question, whoever leads by then, so that the chance that it ever grows 1 / error-fold is at most ``error``
 (Ville). Only the best cell's test can go wrong in a way that costs the winner: no correction for the number of cells is
-needed, and a person may look and stop at any time. docs/sweeps.md says what follows for a sweep.
+needed, and a person may look and end the race at any time. docs/sweeps.md says what follows for a sweep.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _MOST_BET = 0.75  # share of the largest allowed bet, for intervals
 _ROUNDING = 1e-9
 _HALVINGS = 20
 
-Left = Literal["", "beaten", "out of reach", "stopped"]
-"""Why a cell has left: by the evidence, since no remaining scores could bring it back, or by a person."""
+Left = Literal["", "beaten", "out of reach"]
+"""Why a cell has left: by the evidence, or since no remaining scores could bring it back."""
 
 
 def shard_size(n_questions: int) -> int:
@@ -93,17 +93,9 @@ class Race:
         self._left: dict[str, Left] = {}
         self._figures: dict[int, Figures] = {}
         self._compared_with = -1  # the leader's row by then
-        self._pace: list[tuple[int, float, int, float]] = []  # leader and second before each question, and their sums
 
     def enter(self, name: str, *, is_kept: bool = False) -> None:
-        """Let a cell in before the first question, or again: one that had left goes on where it was, and is kept.
-
-        ``is_kept``: it is never dropped.
-        """
-        if name in self._rows:
-            if self._left.pop(name, "") or is_kept:
-                self._kept.add(name)
-            return
+        """Let a cell in before the first question; ``is_kept``: it is never dropped."""
         self._rows[name] = len(self._rows)
         self._x = np.vstack([self._x, np.full(self.n_questions, np.nan)])
         self._n, self._done = np.append(self._n, 0), np.append(self._done, 0)
@@ -111,10 +103,6 @@ class Race:
         self._money = np.vstack([self._money, np.zeros(BETS.size)])
         if is_kept:
             self._kept.add(name)
-
-    def stop(self, name: str) -> None:
-        """Take a cell out by hand."""
-        self._left[name] = "stopped"
 
     @property
     def in_play(self) -> list[str]:
@@ -172,15 +160,12 @@ class Race:
         front = int(self._n[playing].max(initial=0))
         for t in range(int(self._done[playing].min(initial=front)), front):
             here = playing & (self._done == t) & (self._n > t)
-            if t == len(self._pace):
-                first, *rest = np.flatnonzero(here)[np.argsort(-self._sum[here], kind="stable")]
-                second = rest[0] if rest else first
-                self._pace.append((first, self._sum[first], second, self._sum[second]))
-            first, lead_sum, second, second_sum = self._pace[t]
             rows = np.flatnonzero(here)
-            is_first = rows == first
-            rival = np.where(is_first, second, first)
-            ahead = np.where(is_first, second_sum, lead_sum) - self._sum[rows]
+            if not rows.size:  # a cell that answers no more is behind all others
+                continue
+            first, *rest = rows[np.argsort(-self._sum[here], kind="stable")]
+            rival = np.where(rows == first, rest[0] if rest else first, first)
+            ahead = self._sum[rival] - self._sum[rows]
             x, span = self._x[rows, t], self._spans[t]
             # The greatest mean that the rival's lead can have on the questions left if the cell is within tolerance.
             fair = (self.n_questions * self.tolerance - ahead) / (self.n_questions - t)

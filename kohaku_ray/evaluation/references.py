@@ -13,6 +13,7 @@ from typing import Any
 
 from kohaku_ray.evaluation.metrics import Metric, OutcomeMarks, Part
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, mend_refs, read_refs
+from kohaku_ray.values.spelling import ref_key
 
 GOLD_COLUMNS = ("gold", "gold_ref_id")
 """Columns of a truth file that hold the gold references; without them, ref_id is read."""
@@ -22,12 +23,12 @@ def gold_refs(truth: SubmissionRow) -> frozenset[str]:
     """The references that a question's answer should cite, lower-cased; none where it has no answer."""
     column = next((name for name in GOLD_COLUMNS if name in truth.columns), None)
     refs = truth.ref_ids if column is None else mend_refs(read_refs(truth.columns[column]))
-    return frozenset(ref.lower() for ref in refs)
+    return frozenset(map(ref_key, refs))
 
 
 def cited_refs(given: SubmissionRow) -> dict[str, None]:
     """The references that a prediction cites, lower-cased, in the order cited."""
-    return dict.fromkeys(ref.lower() for ref in given.ref_ids)
+    return dict.fromkeys(map(ref_key, given.ref_ids))
 
 
 def citation_scores(cited: frozenset[str], gold: frozenset[str]) -> dict[str, float]:
@@ -100,8 +101,8 @@ def stage_recall(trace: Iterable[Mapping[str, Any]], gold: Collection[str], k: i
         items = steps.setdefault(row["step"], [])
         if row["node_id"] is not None:
             names = (row["node_id"], row["doc_id"], row["note"], (row["note"] or "").partition("; ")[0])
-            items.append((row["rank"], {name.lower() for name in names if name}))
-    wanted, recalls = {ref.lower() for ref in gold}, {}
+            items.append((row["rank"], {ref_key(name) for name in names if name}))
+    wanted, recalls = set(map(ref_key, gold)), {}
     for step, items in steps.items():
         if items:
             best = [names for _, names in sorted(items, key=lambda item: item[0])][:k]

@@ -14,7 +14,7 @@ from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Figures, FiguresOf, Me
 from kohaku_ray.evaluation.paired import score_interval
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_submission
 from kohaku_ray.evaluation.truth import read_truth, scored_rows
-from kohaku_ray.records import pluralize
+from kohaku_ray.records import BLANK, pluralize
 from kohaku_ray.table import Table
 from kohaku_ray.values.read import is_blank
 
@@ -69,7 +69,8 @@ class ScoreReport:
     Attributes:
         records: One dict per file, metric and label, with file, metric, score, every part of the metric, n, missing (a
             count); with ``by`` also ``by`` and ``label``, the column and its value; with ``cluster`` ``low`` and
-            ``high``, the ends of the 95 % interval, and ``n_clusters``; with errors also ``errors``,
+            ``high``, the ends of the 95 % interval, and ``n_clusters``, and ``interval``, why an end is missing or
+            how the interval was made, where questions do not differ; with errors also ``errors``,
             counts by class; with figures of the whole set ``figures``, numbers by name.
         files: Other facts about each file.
         truth: The same of the truth file.
@@ -121,10 +122,10 @@ def run_score(
         replace(
             file_report(truth, each, classifier),
             figures=_figures(truth, each, scorers, split_by),
-            odd=tuple(
-                f"has no column {' and '.join(lacking)}: {metric.name} scores its abstentions without"
-                for metric in scorers
-                if (lacking := [name for name in metric.given_columns if name not in each.header])
+            odd=(
+                *each.odd,
+                *(odd for metric in scorers for odd in _given_oddities(truth, each, metric)),
+                *_failures(truth, each, scorers),
             ),
         )
         for each in submissions
@@ -134,22 +135,24 @@ def run_score(
         for metric, (label, part) in product(scorers, parts.items()):
             gold = scored_rows(part, [metric])
             rows = metric.score(gold, submission)
-            score = metric.aggregate(rows)
+            score, rows = metric.aggregate(rows), metric.counted(rows)
             record: dict[str, Any] = {"file": submission.path, "metric": metric.name, "score": score.score}
             record |= {**score.parts, "n": score.n, "missing": score.missing}
             if by is not None:
                 record |= {"by": by, "label": label}
             if cluster is not None:
-                names = [*clusters_of(gold, cluster).values()]
+                of_question = clusters_of(gold, cluster)
+                names = [of_question[row.question_id] for row in rows]
                 interval = score_interval(metric, rows, names)
                 record |= {"low": interval.low, "high": interval.high, "n_clusters": len({*names})}
+                record |= {"interval": interval.reason} if interval.reason else {}
             if metric.figures is not None and (whole := metric.figures(part, submission)) is not None:
                 record["figures"] = {number.name: number.value for number in whole.numbers}
             if errors:
                 record["errors"] = dict(report.errors)
             records.append(record)
     classes = classifier.classes if classifier is not None else ()
-    of_truth = replace(file_report(truth, truth, classifier), odd=tuple(gold_oddities(truth, scorers)))
+    of_truth = replace(file_report(truth, truth, classifier), odd=(*truth.odd, *gold_oddities(truth, scorers)))
     return ScoreReport(records, reports, of_truth, scorers, classes, by, errors, cluster)
 
 
@@ -157,6 +160,42 @@ def gold_oddities(truth: Submission, metrics: Sequence[Metric]) -> Iterator[str]
     """Say what is odd about gold answers, and how the metrics read it."""
     for key, row in truth.rows.items():
         yield from dict.fromkeys(f"{key}: {odd}" for metric in metrics if (odd := metric.oddity(row)))
+
+
+def _given_oddities(truth: Submission, given: Submission, metric: Metric) -> Iterator[str]:
+    """Say what a metric finds odd about a submission.
+
+    Raises:
+        DataError: A cell is empty that must be filled, or the metric counts none of the truth's questions.
+    """
+    for column in metric.filled_columns:
+        if column not in given.header:
+            yield f"has no column {column}: {metric.name} scores it, the official scorer would not"
+        elif empty := [key for key, row in given.rows.items() if not row.columns.get(column, "").strip()]:
+            raise DataError(
+                f"{given.path}: {metric.name} wants {column} in every row, and {pluralize(len(empty), 'row')} "
+                f"{'has' if len(empty) == 1 else 'have'} none: {', '.join(empty)}; write {BLANK} there."
+            )
+    n_missing = sum(key not in given.rows for key in truth.rows)
+    if n_missing and not metric.counts_missing:
+        if n_missing == len(truth.rows):
+            raise DataError(f"{given.path}: has none of the {n_missing} ids of {truth.path}: make the ids agree.")
+        yield f"{n_missing} missing leave the mean of {metric.name}, as the official scorer has it"
+
+
+def _failures(truth: Submission, given: Submission, metrics: Sequence[Metric]) -> Iterator[str]:
+    """Say which questions failed, and what the file would score if their rows were abstentions, as it says."""
+    failed = [key for key, row in given.rows.items() if row.is_failed and key in truth.rows]
+    if failed:
+        rows = {key: replace(row, explanation=BLANK) if row.is_failed else row for key, row in given.rows.items()}
+        scores = []
+        for metric in metrics:
+            score = metric.aggregate(metric.score(scored_rows(truth, [metric]), replace(given, rows=rows))).score
+            scores.append(f"{score:.4f} by {metric.name}")
+        yield (
+            f"{len(failed)} failed, scored 0: {', '.join(failed)}; the file alone, which says {BLANK} there, would "
+            f"score {', '.join(scores)}"
+        )
 
 
 def _figures(
@@ -231,5 +270,6 @@ def file_report(truth: Submission, submission: Submission, classifier: Metric | 
         doubled=submission.doubled,
         ragged=submission.ragged,
         n_without_id=submission.n_without_id,
+        odd=submission.odd,
         wrong=classifier.find_errors(truth, submission) if classifier is not None else {},
     )

@@ -1,19 +1,21 @@
 """Tell how far a ranking on shared questions can be trusted: power, ranks with intervals, the winner's true score.
 
-All random draws are seeded: the same scores give the same figures.
+With ``clusters``, a name per question, whole clusters are resampled, as in ``paired``. All random draws are seeded: the
+same scores give the same figures.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from kohaku_ray.evaluation.paired import cluster_sums, permute_against_best
 from kohaku_ray.evaluation.statistics import CONFIDENCE, NOISE, ranks
-from kohaku_ray.index.arrays import F64, I64
+from kohaku_ray.index.arrays import F64
 
 POWER = 0.8
 EFFECT = 0.02
@@ -37,11 +39,10 @@ class Selection:
         detectable: Smallest difference shown at 80 % power: median over all pairs of cells that differ.
         detectable_best: The same among the best fifth of the cells, at least five.
         n_needed: Questions needed for a difference of ``EFFECT``, for the pairs of ``detectable_best``.
-        n_distinct: Results that differ on any question: cells that are equal on all count once in ranks.
-        results: By cell, the number of its result.
         ranks: By cell, its rank; 1 is the best, ties share the best rank of theirs.
         n_tied: By cell, how many others have the same mean.
-        rank_intervals: By cell, the ends of the 95 % interval of its rank, over the same cells.
+        corrected_p: By cell, p of its difference from the best, corrected for the choice of the best.
+        n_clusters: Clusters that the questions make; None: they were taken as independent.
     """
 
     n_cells: int
@@ -55,30 +56,22 @@ class Selection:
     detectable: float | None
     detectable_best: float | None
     n_needed: int | None
-    n_distinct: int
-    results: Mapping[str, int]
     ranks: Mapping[str, float]
     n_tied: Mapping[str, int]
-    rank_intervals: Mapping[str, tuple[float, float]]
-
-    @property
-    def first(self) -> float:
-        """The best rank that an interval reaches."""
-        return min(low for low, _ in self.rank_intervals.values())
+    corrected_p: Mapping[str, float]
+    n_clusters: int | None = None
 
     @property
     def contenders(self) -> list[str]:
-        """Cells that cannot be told from the best: their interval of ranks reaches ``first``."""
-        return [name for name, (low, _) in self.rank_intervals.items() if low == self.first]
-
-    @property
-    def n_first(self) -> int:
-        """Number of results whose interval of ranks reaches ``first``."""
-        return len({self.results[name] for name in self.contenders})
+        """Cells that are not told from the best, which is one of them."""
+        return [name for name, p in self.corrected_p.items() if p >= 1.0 - CONFIDENCE]
 
 
 def select(
-    scores: Mapping[str, npt.ArrayLike], ends: tuple[float, float] = (0.0, 1.0), n_left_out: int = 0
+    scores: Mapping[str, npt.ArrayLike],
+    ends: tuple[float, float] = (0.0, 1.0),
+    n_left_out: int = 0,
+    clusters: Sequence[str] | None = None,
 ) -> Selection:
     """Describe the selection of the best of two or more cells.
 
@@ -89,12 +82,12 @@ def select(
     x = np.array([np.asarray(row, dtype=np.float64) for row in scores.values()])
     n, means = x.shape[1], np.round(x.mean(axis=1), 12)
     best = int(means.argmax())
-    deviations = pair_deviations(x) if n > 1 else np.zeros((len(x), len(x)))
+    n_units = n if clusters is None else len({*clusters})
+    deviations = pair_deviations(x, clusters) if n_units > 1 else np.zeros((len(x), len(x)))
     kept = np.argsort(-means, kind="stable")[: max(_BEST, len(x) // _BEST)]
     typical, among_best = _median(deviations), _median(deviations[np.ix_(kept, kept)])
-    expected, low, high = corrected_score(x)
-    distinct, group = _distinct(x)
-    distinct_ranks = ranks(distinct.mean(axis=1), ties="min")
+    expected, low, high = corrected_score(x, clusters)
+    p = (1.0 if of_cell is None else of_cell for of_cell in permute_against_best(x, best, clusters))
     return Selection(
         n_cells=len(x),
         n_questions=n,
@@ -104,24 +97,28 @@ def select(
         expected=expected,
         low=None if low is None else max(low, ends[0]),
         high=None if high is None else min(high, ends[1]),
-        detectable=None if typical is None else detectable_difference(typical, n),
-        detectable_best=None if among_best is None else detectable_difference(among_best, n),
+        detectable=None if typical is None else detectable_difference(typical, n, n_units),
+        detectable_best=None if among_best is None else detectable_difference(among_best, n, n_units),
         n_needed=None if among_best is None else questions_needed(among_best),
-        n_distinct=len(distinct),
-        results=dict(zip(names, group.tolist(), strict=True)),
-        ranks=dict(zip(names, distinct_ranks[group].tolist(), strict=True)),
+        ranks=dict(zip(names, ranks(means, ties="min").tolist(), strict=True)),
         n_tied={name: int((means == mean).sum()) - 1 for name, mean in zip(names, means, strict=True)},
-        rank_intervals=dict(zip(names, map(tuple, rank_intervals(x).tolist()), strict=True)),
+        corrected_p=dict(zip(names, p, strict=True)),
+        n_clusters=None if clusters is None else n_units,
     )
 
 
-def pair_deviations(scores: F64) -> F64:
+def pair_deviations(scores: F64, clusters: Sequence[str] | None = None) -> F64:
     """Standard deviation of the differences by question of every pair of cells, √(s²ᵢ + s²ⱼ − 2 sᵢⱼ); 0 if only noise.
 
+    With clusters it is √n times the standard error of the mean difference: larger, where questions of one are alike.
+
     Args:
-        scores: Shape ``(n_cells, n_questions)``, two questions or more.
+        scores: Shape ``(n_cells, n_questions)``, two questions or more; two clusters or more.
+        clusters: A name per question.
     """
-    covariance = np.atleast_2d(np.cov(scores))
+    sums, counts = cluster_sums(scores, clusters)
+    centred = sums - counts * scores.mean(axis=1, keepdims=True)
+    covariance = centred @ centred.T / (scores.shape[1] * (1.0 - 1.0 / counts.size))
     variance = np.diag(covariance)
     pair_variance = np.maximum(variance[:, None] + variance - 2.0 * covariance, 0.0)
     return np.where(pair_variance > NOISE * max(float(variance.max()), NOISE), np.sqrt(pair_variance), 0.0)
@@ -133,15 +130,15 @@ def _median(deviations: F64) -> float | None:
     return float(np.median(pairs[pairs > 0.0])) if pairs.any() else None
 
 
-def detectable_difference(deviation: float, n_questions: int) -> float:
+def detectable_difference(deviation: float, n_questions: int, n_units: int | None = None) -> float:
     """Smallest true difference that a two-sided paired t test at 5 % shows with a probability of 80 %.
 
-    (t₀.₉₇₅ + t₀.₈) s / √n with n − 1 degrees of freedom, s the standard deviation of the paired differences (Cohen
-    1988, chapter 2; for language models Card et al. 2020, Miller 2024); two questions or more.
+    (t₀.₉₇₅ + t₀.₈) s / √n, s the standard deviation of the paired differences (Cohen 1988, chapter 2; for language
+    models Card et al. 2020, Miller 2024). Degrees of freedom: independent units, questions or clusters, less one.
     """
     from scipy.special import stdtrit
 
-    quantiles = stdtrit(n_questions - 1, [(1.0 + CONFIDENCE) / 2.0, POWER])
+    quantiles = stdtrit((n_units or n_questions) - 1, [(1.0 + CONFIDENCE) / 2.0, POWER])
     return float(quantiles.sum() * deviation / math.sqrt(n_questions))
 
 
@@ -152,45 +149,32 @@ def questions_needed(deviation: float) -> int:
     return math.ceil((float(ndtri((1.0 + CONFIDENCE) / 2.0) + ndtri(POWER)) * deviation / EFFECT) ** 2)
 
 
-def rank_intervals(scores: F64) -> F64:
-    """Percentile intervals of ranks by a bootstrap over questions, paired: all cells have the same draws.
+def corrected_score(
+    scores: F64, clusters: Sequence[str] | None = None
+) -> tuple[float | None, float | None, float | None]:
+    """Expected score of the best cell on as many other questions, and the ends of its interval.
 
-    Goldstein and Spiegelhalter (1996). Scores have the shape ``(n_cells, n_questions)``, the ends ``(n_cells, 2)``;
-    1 is the best, ties share the best rank of theirs, and cells that are equal on every question count once.
+    Each of ``N_RESAMPLES`` draws holds a sixth of the questions, or of the clusters, out, selects the best cell on the
+    rest and scores it on those held out. Their mean has no optimism but for the sixth that a selection lacks: it is
+    slightly too low rather than too high. Its variance is σ² / n_kept (Nadeau and Bengio 2003: draws overlap, so more
+    of them do not help); with the variance σ² / n of the new questions' mean that gives a prediction interval by
+    Student's t. None below three questions or clusters.
     """
-    n = scores.shape[1]
-    distinct, group = _distinct(scores)
-    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1.0 / n), N_RESAMPLES)
-    tails = [(1.0 - CONFIDENCE) / 2.0, (1.0 + CONFIDENCE) / 2.0]
-    drawn = ranks(counts @ distinct.T / n, ties="min")
-    return np.asarray(np.quantile(drawn, tails, axis=0, method="inverted_cdf").T[group])
-
-
-def _distinct(scores: F64) -> tuple[F64, I64]:
-    """Return the rows that differ, and the index among them of every row."""
-    distinct, group = np.unique(np.round(scores, 12), axis=0, return_inverse=True)
-    return distinct, group.reshape(-1)
-
-
-def corrected_score(scores: F64) -> tuple[float | None, float | None, float | None]:
-    """Expected score of the best cell on as many other questions, and the ends of its interval; None below three.
-
-    Each of ``N_RESAMPLES`` draws holds a sixth of the questions out, selects the best cell on the rest and scores it on
-    those held out. Their mean has no optimism but for the sixth that a selection lacks: it is slightly too low rather
-    than too high. Its variance is σ² / n_kept (Nadeau and Bengio 2003: draws overlap, so more of them do not help);
-    with the variance σ² / n of the new questions' mean that gives a prediction interval by Student's t.
-    """
-    n = scores.shape[1]
+    sums, counts = cluster_sums(scores, clusters)
+    n = counts.size
     if n < 3:
         return None, None, None
     from scipy.special import stdtrit
 
     n_held = max(1, n // _HELD_OUT)
     is_held = np.random.default_rng(0).random((N_RESAMPLES, n)).argsort(axis=1) < n_held
-    best = np.round(scores @ ~is_held.T / (n - n_held), 12).argmax(axis=0)
-    held = scores[best][is_held]
-    mean, sd = float(held.mean()), float(held.std()) * math.sqrt(n / (n - 1))
-    margin = float(stdtrit(n - 1, (1.0 + CONFIDENCE) / 2.0)) * sd * math.sqrt(1.0 / (n - n_held) + 1.0 / n)
+    best = np.round(sums @ ~is_held.T / (~is_held @ counts), 12).argmax(axis=0)
+    held, sizes = sums[best][is_held], np.broadcast_to(counts, is_held.shape)[is_held]
+    mean = float(held.sum() / sizes.sum())
+    variance = float(((held - mean * sizes) ** 2).sum() / sizes.sum()) * n / (n - 1)
+    margin = float(stdtrit(n - 1, (1.0 + CONFIDENCE) / 2.0)) * math.sqrt(
+        variance * (n / (n - n_held) + 1.0) / scores.shape[1]
+    )
     return mean, mean - margin, mean + margin
 
 

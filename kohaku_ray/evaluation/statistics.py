@@ -7,7 +7,6 @@ Paired tests over questions are in ``paired``.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,8 +18,8 @@ from kohaku_ray.index.arrays import F64
 
 CONFIDENCE = 0.95
 
-STAR_LEVELS = {"***": 0.001, "**": 0.01, "*": 0.05, "+": 0.10}
-"""Marks by the level of significance that p is below, as in the paper's captions; the last one is marginal."""
+STAR_LEVELS = {"***": 0.001, "**": 0.01, "*": 0.05}
+"""Marks by the level of significance that p is below."""
 
 NOISE = 1e-12
 """Relative to the largest value: means of the same scores differ by less when summed in another order."""
@@ -90,20 +89,6 @@ def welch(a: npt.ArrayLike, b: npt.ArrayLike) -> Welch:
     return Welch(p, difference / pooled * correction)
 
 
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Adjust p values for their number (Holm 1979): the i-th smallest of m times m − i + 1, made monotone, at most 1.
-
-    None, for a test that could not be made, stays None and is not counted.
-    """
-    known = [(p, position) for position, p in enumerate(p_values) if p is not None]
-    adjusted: list[float | None] = [None] * len(p_values)
-    floor = 0.0
-    for rank, (p, position) in enumerate(sorted(known)):
-        floor = max(floor, min(1.0, p * (len(known) - rank)))
-        adjusted[position] = floor
-    return adjusted
-
-
 def ranks(scores: npt.ArrayLike, ties: Literal["average", "min"] = "average") -> F64:
     """Rank scores of shape ``(..., n_cells)``: the highest is 1; ties share their mean rank, or the best (``min``)."""
     from scipy.stats import rankdata
@@ -143,7 +128,7 @@ def correlate(a: npt.ArrayLike, b: npt.ArrayLike) -> Correlation:
 
 
 def stars(p: float | None) -> str:
-    """Mark a p value as the paper's captions do; no mark where there is no p."""
+    """Mark a p value by ``STAR_LEVELS``; no mark where there is no p."""
     return "" if p is None else next((mark for mark, level in STAR_LEVELS.items() if p < level), "")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import functools
-import io
 import json
 import os
 import re
@@ -12,13 +11,16 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
-from kohaku_ray.documents.data.rows import RECORD_SUFFIXES, cell_of, read_rows, separator_of, suffix_of
+from kohaku_ray.documents.data.rows import RowTable, cell_of, read_table
+from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.documents.text.content import clean_print
 from kohaku_ray.errors import DataError
-from kohaku_ray.records import BLANK, UNANSWERABLE
-from kohaku_ray.storage import name_a_file, publish_with, read_file
-from kohaku_ray.values.read import is_abstention, is_blank, split_items, split_list
+from kohaku_ray.records import BLANK, FAILED, UNANSWERABLE
+from kohaku_ray.store.storage import publish_with
+from kohaku_ray.values.read import is_abstention, is_blank, is_blank_strict, split_items, split_list
+from kohaku_ray.values.spelling import ref_key
 
 COLUMNS = (
     "id",
@@ -41,7 +43,6 @@ _KNOWN_AS = {"qid": "id", "_id": "id", "query": "question", "golden_answers": "a
 }
 """Columns of FlashRAG, AutoRAG and BEIR, and what they are called here; read where the latter is missing."""
 
-_MAX_FIELD = 2**31 - 1
 _REF_PREFIX = re.compile(r"^(?:ref_?id|doc_?id|ref|id)\s*[=:]\s*", re.IGNORECASE)
 
 
@@ -71,6 +72,11 @@ class SubmissionRow:
     columns: Mapping[str, str] = field(default_factory=dict)
     path: str = ""
 
+    @property
+    def is_failed(self) -> bool:
+        """Whether a run of ours says that it has no answer since all members failed."""
+        return self.explanation.startswith(FAILED) and is_blank(self.answer_value)
+
 
 @dataclass(frozen=True, slots=True)
 class Submission:
@@ -80,6 +86,7 @@ class Submission:
         doubled: Ids that occur more than once; their first row is kept.
         n_without_id: Rows that were left out because their id is empty.
         ragged: Ids of rows with more or fewer cells than the header, the mark of an unquoted comma.
+        odd: What is odd about its bytes.
     """
 
     path: str
@@ -88,6 +95,7 @@ class Submission:
     doubled: tuple[str, ...] = ()
     n_without_id: int = 0
     ragged: tuple[str, ...] = ()
+    odd: tuple[str, ...] = ()
 
 
 def citing_row(
@@ -105,11 +113,11 @@ def citing_row(
         question: The question's text.
         voted: Answer, value, unit and explanation.
         ref_ids: Cited documents.
-        documents: Metadata by document id; ids are compared without case.
+        documents: Metadata by document id, or by its key (``ref_key``).
         supporting_materials: Text that supports the answer; empty: the cited documents' titles.
     """
     answer, value, unit, explanation = voted
-    known = [documents.get(ref) or documents.get(ref.lower()) or {} for ref in ref_ids]
+    known = [documents.get(ref) or documents.get(ref_key(ref)) or {} for ref in ref_ids]
     return SubmissionRow(
         question_id=question_id,
         question=question,
@@ -141,7 +149,8 @@ def read_refs(text: str | None) -> tuple[str, ...]:
 def mend_refs(tokens: Iterable[str]) -> tuple[str, ...]:
     """Read the document ids that malformed tokens mean, in order, without blanks and repeats.
 
-    Real runs wrote ``[ref_id=a]``, ``["a"]`` and ``a, b`` inside one item of a list.
+    Real runs wrote ``[ref_id=a]``, ``["a"]`` and ``a, b`` inside one item of a list. Ids are composed (NFC), as
+    documents' own are.
     """
     parts = (unicodedata.normalize("NFC", part) for token in tokens for part in token.strip("[](){} ").split(","))
     ids = (_REF_PREFIX.sub("", part.strip(" \t\r\n[]'\"")).strip(" '\"") for part in parts)
@@ -159,40 +168,15 @@ def read_submission(
         data: Its content; None: it is read.
 
     Raises:
-        DataError: The file cannot be read, is not UTF-8, or lacks a required column.
+        DataError: The file cannot be read (see ``read_table``), or lacks a required column.
     """
     name = os.fspath(path)
-    try:
-        data = read_file(name) if data is None else data
-    except IsADirectoryError:
-        raise name_a_file(name) from None
-    except OSError as error:
-        raise DataError(f"{name}: cannot be read ({error.strerror or error}): check the path.") from error
-    if suffix_of(name) in RECORD_SUFFIXES:
-        rows = read_rows(name, data)
-        header = tuple(dict.fromkeys(column for row in rows for column in row))
-        lines = [[cell_of(row.get(column)) for column in header] for row in rows]
-    else:
-        header, lines = _csv_lines(name, data)
+    table = read_table(name, read_bytes(name) if data is None else data, keep_ragged=True)
+    header = table.columns
     header = tuple(column if _KNOWN_AS.get(column, column) in header else _KNOWN_AS[column] for column in header)
     if lacking := lacking_columns(header, required):
         raise DataError(f"{name}: {lacking}: rename them or choose another file.")
-    return _submission(name, header, lines)
-
-
-def _csv_lines(name: str, data: bytes) -> tuple[tuple[str, ...], list[list[str]]]:
-    csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))
-    try:
-        text = data.decode("utf-8-sig")
-        separator, start = separator_of(text)
-        lines = [line for line in csv.reader(io.StringIO(text[start:], newline=""), delimiter=separator) if line]
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise DataError(f"{name}: is not UTF-8 (byte 0x{byte:02x} at {error.start}): save it as UTF-8.") from error
-    except csv.Error as error:
-        raise DataError(f"{name}: is not a CSV file ({error}): export it again as CSV.") from error
-    header = tuple(cell.strip() for cell in lines[0]) if lines else ()
-    return header, lines[1:]
+    return _submission(name, header, table)
 
 
 def lacking_columns(header: Sequence[str], wanted: Sequence[str | tuple[str, ...]]) -> str:
@@ -203,23 +187,26 @@ def lacking_columns(header: Sequence[str], wanted: Sequence[str | tuple[str, ...
     return f"has no column {', '.join(lacking)}; its columns are {present}" if lacking else ""
 
 
-def _submission(name: str, header: tuple[str, ...], lines: list[list[str]]) -> Submission:
+def _submission(name: str, header: tuple[str, ...], table: RowTable) -> Submission:
     rows: dict[str, SubmissionRow] = {}
     doubled: list[str] = []
     ragged: list[str] = []
-    n_without_id = 0
-    for line in lines:
-        cells = {column: cell for column, cell in zip(header, line, strict=False) if column}
+    n_without_id, are_ragged = 0, frozenset(table.ragged)
+    for number, row in enumerate(table.rows):
+        values = zip(header, map(row.get, table.columns), strict=True)
+        cells = {column: cell_of(value) for column, value in values if column}
         question_id = (cells.get("id") or cells.get("question_id") or "").strip()
+        if "\0" in question_id:  # of JSON and Parquet; questions refuse it too
+            raise DataError(f"{name}: a NUL in the id of row {number + 1}, which no CSV file can hold: remove it")
         if not question_id:
             n_without_id += 1
         elif question_id in rows:
             doubled.append(question_id)
         else:
             rows[question_id] = _row(question_id, cells, name)
-            if len(line) != len(header):
+            if number in are_ragged:
                 ragged.append(question_id)
-    return Submission(name, header, rows, tuple(doubled), n_without_id, tuple(ragged))
+    return Submission(name, header, rows, tuple(doubled), n_without_id, tuple(ragged), table.odd)
 
 
 def _row(question_id: str, cells: dict[str, str], path: str) -> SubmissionRow:
@@ -254,22 +241,30 @@ def write_submission(path: str | os.PathLike[str], rows: Iterable[SubmissionRow]
     """
 
     def write(temporary: str) -> None:
-        # a model's reply may hold a lone surrogate: one bad character must not lose the file
+        # A model's reply may hold a lone surrogate or a NUL, which readers refuse: one bad character must not lose the
+        # file.
         with Path(temporary).open("x", encoding="utf-8", errors="replace", newline="") as handle:
-            writer = csv.writer(handle, quoting=csv.QUOTE_ALL, lineterminator="\n")
-            writer.writerow([*COLUMNS, *extra])
-            for row in rows:
-                further = (row.columns.get(name) or BLANK for name in extra)
-                writer.writerow([row.question_id, row.question, *_cells(row), *further])
+            write_rows(handle, rows, extra)
             handle.flush()
             os.fsync(handle.fileno())
 
     publish_with(os.fspath(path), write, "free the disk or change the path")
 
 
+def write_rows(file: TextIO, rows: Iterable[SubmissionRow], extra: Sequence[str] = ()) -> None:
+    """Write the header and the rows of a submission; see ``write_submission``."""
+    writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
+    writer.writerow([*COLUMNS, *extra])
+    for row in rows:
+        further = (row.columns.get(name) or BLANK for name in extra)
+        cells = (row.question_id, row.question, *_cells(row), *further)
+        writer.writerow([cell.replace("\0", "␀") for cell in cells])
+
+
 def _cells(row: SubmissionRow) -> tuple[str, ...]:
     unit, explanation = row.answer_unit or BLANK, row.explanation or BLANK
-    if is_abstention(row.answer_value):
+    says_none = is_abstention(row.answer_value) and not is_blank(row.answer_value)
+    if is_blank_strict(row.answer_value) or says_none:
         answer = UNANSWERABLE if is_blank(row.answer) else row.answer
         return (answer, BLANK, unit, BLANK, BLANK, BLANK, explanation)
     return (

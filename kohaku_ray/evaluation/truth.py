@@ -12,13 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import Metric, find_metric
 from kohaku_ray.evaluation.submissions import Submission, lacking_columns, read_submission
 from kohaku_ray.extensions import BUILT_IN
 from kohaku_ray.records import BLANK
-from kohaku_ray.storage import is_uri
 
 GOLD_COLUMNS: Mapping[str, str] = {
     "id": "the question's id, or question_id; unique",
@@ -60,8 +58,7 @@ def read_truth(path: str | os.PathLike[str], metrics: Sequence[Metric]) -> Submi
     """
     columns = dict.fromkeys(column for metric in metrics for column in metric.truth_columns)
     name = os.fspath(path)
-    data = read_bytes(name) if is_uri(name) else None
-    truth = read_submission(name, (("id", "question_id"), *columns), data)
+    truth = read_submission(name, (("id", "question_id"), *columns))
     if BLANK not in truth.header:
         return truth
     rows = dict(truth.rows)

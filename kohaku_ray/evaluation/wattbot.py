@@ -7,24 +7,34 @@ Wrong predictions fall into the classes of the paper's decision tree.
 
 from __future__ import annotations
 
+import ast
+import functools
+import json
 import math
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from kohaku_ray.evaluation.metrics import Metric, OutcomeMarks, Part
-from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_refs
-from kohaku_ray.records import BLANK
+from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
+from kohaku_ray.records import BLANK, UNANSWERABLE
 from kohaku_ray.values.normalise import normalise, same
-from kohaku_ray.values.read import BOOLEANS, fold, is_abstention, is_blank, parse_number, parse_pair, split_list
+from kohaku_ray.values.read import BOOLEANS, fold, is_blank, is_blank_strict
 
-_KAGGLE_TOLERANCE = 1e-3
+TOLERANCE = 1e-3
+"""Of the competition's scorers, relative or absolute."""
+
+_BLANKS = frozenset({"", "na", "n/a", BLANK})
+_UNANSWERABLE = UNANSWERABLE.rstrip(".").lower()
 _HEDGE = re.compile(
     r"(?:(?:more|less|greater|fewer)\s+than|approximately|about|around|over|under|nearly|roughly|up\s+to|at\s+(?:least|most))"
-    r"\s+|[~≈<>]\s*"
+    r"\s+|[~≈<>]\s*",
+    re.IGNORECASE,
 )
-_SUFFIX = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)\s*([kmbt])")
+_SUFFIX = re.compile(r"(-?\d+(?:\.\d+)?)\s*([kmbt])", re.IGNORECASE)
 _MAGNITUDES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
-_RANGE = re.compile(r"(?:from\s+)?(-?[0-9.]+)\s*(?:[-–—]|to)\s*(-?[0-9.]+)")
+_RANGE = re.compile(r"(?:from\s+)?(-?[\d.]+)\s*(?:[-–—]|to)\s*(-?[\d.]+)", re.IGNORECASE)
 
 
 def close(truth: float, given: float) -> bool:
@@ -32,37 +42,84 @@ def close(truth: float, given: float) -> bool:
     return abs(truth - given) <= max(abs(truth) * 0.001, 1e-9)
 
 
+def read_float(text: str) -> float | None:
+    """Read a number as the published scorers do, which call Python's ``float``."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
 def wattbot_value(truth: str, given: str) -> float:
     """Score a value by the paper's rule: 1.0 or 0.0.
 
-    Blank matches blank; a range needs both ends; numbers match within 0.1 %, text when folded; another type is wrong.
+    Blank (empty or ``is_blank``) matches blank; a range needs both ends; numbers match within 0.1 %, text when folded;
+    another type is wrong.
     """
-    if is_blank(truth) or is_blank(given):
-        return float(is_blank(truth) and is_blank(given))
-    true_pair, pair = parse_pair(truth), parse_pair(given)
-    if true_pair and pair:
-        return float(close(true_pair[0], pair[0]) and close(true_pair[1], pair[1]))
-    true_number, number = parse_number(truth), parse_number(given)
+    if is_blank_strict(truth) or is_blank_strict(given):
+        return float(is_blank_strict(truth) and is_blank_strict(given))
+    true_pair = _json_pair(truth)
+    if true_pair is not None:
+        pair = _json_pair(given)
+        return float(pair is not None and all(map(close, true_pair, pair)))
+    true_number, number = read_float(truth), read_float(given)
     if true_number is not None and number is not None:
         return float(close(true_number, number))
-    if true_pair or true_number is not None or number is not None:
-        return 0.0
-    return float(fold(truth) == fold(given))
+    return float(true_number is None and number is None and fold(truth) == fold(given))
 
 
+def _json_pair(text: str) -> tuple[float, ...] | None:
+    try:
+        items = json.loads(text)
+        is_pair = isinstance(items, list) and len(items) == 2 and all(isinstance(item, int | float) for item in items)
+        return tuple(map(float, items)) if is_pair else None
+    except (ValueError, RecursionError, OverflowError):
+        return None
+
+
+@functools.lru_cache(maxsize=16_384)  # the members of a study cite the same
 def wattbot_refs(text: str) -> frozenset[str]:
-    """Read a reference set, lower-cased; ``is_blank`` is no reference."""
-    return frozenset(token.lower() for token in read_refs(text) if not is_blank(token))
+    """Read a reference set, lower-cased: a Python list, or texts between commas; none where the cell is blank.
+
+    ``is_blank`` within a list is a reference.
+    """
+    if is_blank_strict(text):
+        return frozenset()
+    tokens: Iterable[str] = (token.strip() for token in text.strip().strip("[]").split(","))
+    with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an odd escape in a text
+        read = ast.literal_eval(text)
+        tokens = map(str, read) if isinstance(read, list | tuple | set) else tokens
+    return frozenset(token.lower() for token in tokens if token)
 
 
-def kaggle_refs(text: str) -> frozenset[str]:
-    """Read a reference set, lower-cased; ``is_blank`` is a token like any other."""
-    return frozenset(token.lower() for token in read_refs(text))
+@functools.lru_cache(maxsize=16_384)
+def official_refs(text: str) -> frozenset[str]:
+    """Read a reference set as the competition does, lower-cased: a JSON list, else the cell is one reference.
+
+    ``is_blank`` is a reference like any other.
+    """
+    text = text.strip()
+    if text.startswith("["):
+        with suppress(ValueError, RecursionError):
+            return frozenset(_text_of(item).strip().lower() for item in json.loads(text.replace("'", '"')))
+    return frozenset({text.lower()} if text else ())
+
+
+def written_refs(refs: Iterable[str]) -> str:
+    """Write references as a submission does."""
+    return json.dumps(sorted(refs), ensure_ascii=False) if refs else BLANK
 
 
 def jaccard(truth: frozenset[str], given: frozenset[str]) -> float:
     """Jaccard index of two sets: intersection over union, 1.0 where both are empty."""
     return len(truth & given) / len(truth | given) if truth or given else 1.0
+
+
+def official_blank(text: str) -> bool:
+    """Tell whether the competition's scorers take a cell for blank; ``none`` and ``nan`` are answers."""
+    text = text.strip().lower()
+    return text in _BLANKS or text.startswith(_UNANSWERABLE)
 
 
 def kaggle_value(truth: str, given: str) -> float:
@@ -71,40 +128,33 @@ def kaggle_value(truth: str, given: str) -> float:
     A blank truth counts as right. Lists and sets match in any order; one number inside a true range of two is right;
     numbers match within 1e-3, relative or absolute; text matches lower-cased.
     """
-    if is_abstention(truth):
+    if official_blank(truth):
         return 1.0
-    if is_abstention(given):
-        return 0.0
-    given = kaggle_normal(given)
-    true_items, items = _items(truth), _items(given)
+    given = given if official_blank(given) else kaggle_normal(given)
+    true_items, items = read_items(truth, "[{"), read_items(given, "[{")
     if true_items is not None:
-        if items is None:
-            return float(_inside(true_items, given))
-        true_numbers, numbers = _numeric(true_items), _numeric(items)
-        if true_numbers is not None and numbers is not None:
-            return float(len(numbers) == len(true_numbers) and all(map(_isclose, true_numbers, numbers)))
-        return float(sorted(map(str, true_items)) == sorted(map(str, items)))
-    true_number, number = parse_number(truth), parse_number(given)
+        return float(same_items(true_items, items) if items is not None else lies_inside(true_items, given))
+    true_number, number = read_float(truth), read_float(given)
     if true_number is not None and number is not None:
-        return float(_isclose(true_number, number))
+        return float(isclose(true_number, number))
     return float(truth.strip().lower() == given.strip().lower())
 
 
 def kaggle_normal(given: str) -> str:
-    """Convert a submitted value to the competition's form: lower-case, no hedge, no separators, ``[low,high]``."""
-    text = given.strip().lower()
-    if text in BOOLEANS:
-        return BOOLEANS[text]
+    """Convert a submitted value to the competition's form: no hedge, no separators, ``[low,high]``."""
+    text = given.strip()
+    if text.lower() in BOOLEANS:
+        return BOOLEANS[text.lower()]
     text = _without_separators(text)
     hedge = _HEDGE.match(text)
     if hedge:
         text = _without_separators(text[hedge.end() :].strip())
     suffix = _SUFFIX.fullmatch(text)
     if suffix:
-        return repr(float(suffix[1]) * _MAGNITUDES[suffix[2]])
+        return repr(float(suffix[1]) * _MAGNITUDES[suffix[2].lower()])
     span = _RANGE.fullmatch(text)
     if span:
-        low, high = parse_number(span[1]), parse_number(span[2])
+        low, high = read_float(span[1]), read_float(span[2])
         if low is not None and high is not None:
             return f"[{min(low, high)!r},{max(low, high)!r}]"
     return text
@@ -112,35 +162,51 @@ def kaggle_normal(given: str) -> str:
 
 def _without_separators(text: str) -> str:
     bare = text.replace(",", "")
-    return bare if parse_number(bare) is not None else text
+    return text if read_float(bare) is None else bare
 
 
-def _isclose(a: float, b: float) -> bool:
-    return math.isclose(a, b, rel_tol=_KAGGLE_TOLERANCE, abs_tol=_KAGGLE_TOLERANCE)
+def isclose(a: float, b: float) -> bool:
+    """Tell whether two numbers differ by at most 1e-3, relative to the larger one or absolute."""
+    return math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
-def _items(text: str) -> list[float | str] | None:
-    """Split a bracketed list or a set into numbers and lower-cased texts; a set has no repeats."""
+def read_items(text: str, opening: str) -> list[float | str] | None:
+    """Split a value in brackets into numbers and lower-cased texts; None where it begins with none of ``opening``.
+
+    A list is read as JSON (``[…]`` with either quotes), else cut at its commas; a set ``{…}`` holds texts alone.
+    """
     text = text.strip()
-    parts = split_list(text) if text[:1] in {"[", "{"} else None
-    if parts is None:
+    if text[:1] not in opening or f"{text[:1]}{text[-1:]}" not in ("[]", "()", "{}"):
         return None
+    inner = text[1:-1]
     if text[0] == "{":
-        parts = tuple(sorted({part.strip().lower() for part in parts}))
-    numbers = [parse_number(part) for part in parts]
+        return sorted({part.strip().lower() for part in inner.split(",") if part.strip()})
+    try:
+        parts = [*map(_text_of, json.loads("[" + (inner.replace("'", '"') if text[0] == "[" else inner) + "]"))]
+    except (ValueError, RecursionError):
+        parts = inner.split(",")
+    numbers = [read_float(part.strip()) for part in parts]
     return [part.strip().lower() if number is None else number for part, number in zip(parts, numbers, strict=True)]
 
 
-def _numeric(items: Sequence[float | str]) -> list[float] | None:
-    numbers = sorted(item for item in items if isinstance(item, float))
-    return numbers if len(numbers) == len(items) else None
+def _text_of(item: object) -> str:
+    return "" if item is None else str(item)
 
 
-def _inside(truth: list[float | str], given: str) -> bool:
-    ends, number = _numeric(truth), parse_number(given)
-    if ends is None or len(ends) != 2 or number is None:
+def same_items(truth: Sequence[float | str], given: Sequence[float | str]) -> bool:
+    """Compare two lists without order: numbers within the tolerance if all are, else texts."""
+    numbers = [sorted(item for item in items if isinstance(item, float)) for items in (truth, given)]
+    if all(len(found) == len(items) for found, items in zip(numbers, (truth, given), strict=True)):
+        return len(numbers[0]) == len(numbers[1]) and all(map(isclose, *numbers))
+    return sorted(str(item) for item in truth) == sorted(str(item) for item in given)
+
+
+def lies_inside(truth: Sequence[float | str], given: str) -> bool:
+    """Tell whether a plain number lies in a true range of two numbers, or within 1e-3 of its ends."""
+    ends, number = [item for item in truth if isinstance(item, float)], read_float(given)
+    if len(truth) != 2 or len(ends) != 2 or number is None:
         return False
-    return ends[0] - _KAGGLE_TOLERANCE <= number <= ends[1] + _KAGGLE_TOLERANCE
+    return min(ends) - TOLERANCE <= number <= max(ends) + TOLERANCE
 
 
 FALSE_POSITIVE = "false positive"
@@ -222,11 +288,11 @@ _VALUE, _REF = Part(0.75), Part(0.15, "references")
 
 
 def _rate_wattbot(truth: SubmissionRow, given: SubmissionRow) -> dict[str, float]:
-    refs = wattbot_refs(given.refs_raw)
+    abstains = is_blank_strict(given.answer_value) and is_blank_strict(given.refs_raw)
     return {
         "value": wattbot_value(truth.answer_value, given.answer_value),
-        "ref": jaccard(wattbot_refs(truth.refs_raw), refs),
-        "abstain": float(not is_blank(truth.answer_value) or (is_blank(given.answer_value) and not refs)),
+        "ref": jaccard(wattbot_refs(truth.refs_raw), wattbot_refs(given.refs_raw)),
+        "abstain": float(not is_blank_strict(truth.answer_value) or abstains),
     }
 
 
@@ -236,18 +302,17 @@ def _mark_wattbot(truth: Submission) -> OutcomeMarks:
     return OutcomeMarks(
         by_value={"value": lambda number, text: wattbot_value(rows[number].answer_value, text)},
         by_refs={"ref": lambda number, refs: jaccard(gold[number], refs)},
-        by_blank={"abstain": lambda number, blank: float(blank or not is_blank(rows[number].answer_value))},
+        by_blank={"abstain": lambda number, blank: float(blank or not is_blank_strict(rows[number].answer_value))},
     )
 
 
 def _mark_kaggle(truth: Submission) -> OutcomeMarks:
     rows = list(truth.rows.values())
-    gold = [kaggle_refs(row.refs_raw) for row in rows]
-    blank = frozenset({BLANK})  # written by a submission that cites nothing
+    gold = [official_refs(row.refs_raw) for row in rows]
     return OutcomeMarks(
         by_value={"value": lambda number, text: kaggle_value(rows[number].answer_value, text)},
-        by_refs={"ref": lambda number, refs: jaccard(gold[number], refs or blank)},
-        by_blank={"abstain": lambda number, blank: float(blank or not is_abstention(rows[number].answer_value))},
+        by_refs={"ref": lambda number, refs: jaccard(gold[number], official_refs(written_refs(refs)))},
+        by_blank={"abstain": lambda number, blank: float(blank or not official_blank(rows[number].answer_value))},
     )
 
 
@@ -256,7 +321,7 @@ WATTBOT = Metric(
     title="WattBot's score by the paper's rules",
     parts={"value": _VALUE, "ref": _REF, "abstain": Part(0.10, "abstention")},
     rate=_rate_wattbot,
-    unanswerable=lambda truth: is_blank(truth.answer_value),
+    unanswerable=lambda truth: is_blank_strict(truth.answer_value),
     marks=_mark_wattbot,
     classify=classify,
     classes=ERROR_CLASSES,
@@ -269,10 +334,10 @@ KAGGLE = Metric(
     parts={"value": _VALUE, "ref": _REF, "abstain": Part(0.10, "abstention", of_unanswerable=True)},
     rate=lambda truth, given: {
         "value": kaggle_value(truth.answer_value, given.answer_value),
-        "ref": jaccard(kaggle_refs(truth.refs_raw), kaggle_refs(given.refs_raw)),
-        "abstain": float(not is_abstention(truth.answer_value) or is_abstention(given.answer_value)),
+        "ref": jaccard(official_refs(truth.refs_raw), official_refs(given.refs_raw)),
+        "abstain": float(not official_blank(truth.answer_value) or official_blank(given.answer_value)),
     },
-    unanswerable=lambda truth: is_abstention(truth.answer_value),
+    unanswerable=lambda truth: official_blank(truth.answer_value),
     marks=_mark_kaggle,
     classify=classify,
     classes=ERROR_CLASSES,

@@ -33,11 +33,11 @@ from kohaku_ray.index.store import (
     read_manifest,
     read_table,
 )
-from kohaku_ray.index.terms import Statistics, TermCounts
+from kohaku_ray.index.terms import K1, TERMS, B, Statistics, TermCounts
 from kohaku_ray.index.vectors import FLAT, VectorIndex, take_rows
 from kohaku_ray.index.views import IMAGE, View, as_plain, of_kinds, rows_of, united
 from kohaku_ray.records import digest, plain
-from kohaku_ray.storage import Directory
+from kohaku_ray.store.storage import Directory
 from kohaku_ray.version import __version__, code_version
 
 REJECT_SCHEMA = pa.schema(
@@ -81,7 +81,7 @@ class IndexSettings:
             "paragraph_vectors": index.paragraph_vectors,
             **({"context_header": True} if index.context_header else {}),
             "factory": index.factory,
-            "bm25": {"k1": float(index.bm25.k1), "b": float(index.bm25.b), "language": self.language},
+            "bm25": {"k1": K1, "b": B, "language": self.language, "terms": TERMS},
         }
 
 
@@ -285,7 +285,7 @@ def publish_shards(
     layout, means, n_terms = ShardLayout.of(layout_table), {}, 0
     for view in views:
         if view.lexical:
-            counted = [_counted(directory, shard, view.key) for shard in shards]
+            counted = [_read_term_counts(directory, shard, view.key) for shard in shards]
             whole = [(terms, layout.to_whole(number, rows)) for number, (terms, rows) in enumerate(counted)]
             statistics = Statistics.of(whole)
             shared = {"term": pa.array(statistics.terms, pa.string()), "idf": pa.array(statistics.idf)}
@@ -300,7 +300,7 @@ def publish_shards(
     return counts
 
 
-def _counted(directory: Directory, shard: ShardEntry, view: str) -> tuple[TermCounts, I64]:
+def _read_term_counts(directory: Directory, shard: ShardEntry, view: str) -> tuple[TermCounts, I64]:
     """Read the terms of a shard, without its postings, and its paragraphs' rows."""
     terms, rows = (read_table(directory, shard["files"][f"{role}-{view}"]) for role in ("terms", "rows"))
     return TermCounts.of(terms, rows), rows["row"].to_numpy()

@@ -19,7 +19,7 @@ from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.settings import EndpointConfig
 from kohaku_ray.index.store import read_manifest
 from kohaku_ray.records import plain, pluralize
-from kohaku_ray.storage import Directory
+from kohaku_ray.store.storage import Directory
 
 PROBE = "The data center's power usage effectiveness fell from 1.58 in 2018 to 1.09 in 2023."
 """The text whose vector tells one model from another behind the same name."""

@@ -16,18 +16,15 @@ PQ_BITS, PQ_BYTES = 8, (1, 2, 3, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 9
 """Codes of product quantisation that FAISS searches on a GPU without cuVS, those from 56 bytes on with look-up tables
 in 16 bits (faiss/gpu/GpuIndexIVFPQ, impl/IVFPQ)."""
 
-FLOAT16_ERROR = 2.0**-9
-"""Bound of the error of a product of two unit vectors, both rounded to float16: twice 2⁻¹¹, doubled for the sum."""
 
-
-def missing(setting: str = "cluster.retriever.gpus") -> str:
-    """Say why FAISS cannot use a GPU in this process, and which setting gives it one; empty: it can."""
+def missing() -> str:
+    """Say why FAISS cannot use a GPU in this process; empty: it can."""
     import faiss
 
     if reason := without_gpu_support():
         return reason
     if faiss.get_num_gpus() == 0:
-        return f"this process sees no GPU: set {setting}, on a cluster with GPUs"
+        return "this process sees no GPU"
     return ""
 
 
@@ -46,7 +43,7 @@ def without_gpu_support() -> str:
 class Clone:
     """A FAISS index on the GPU that this process sees, and the one of ``ntotal`` vectors it was cloned from."""
 
-    def __init__(self, index: Any, float16: bool = False) -> None:
+    def __init__(self, index: Any) -> None:
         """Copy an index to the GPU; the one on the CPU is kept for searches of more than ``MOST_NEIGHBOURS``.
 
         Raises:
@@ -55,13 +52,15 @@ class Clone:
         import faiss
 
         if reason := missing():
-            raise ConfigError(f"index.search_device needs a GPU, but {reason}; or set it to cpu")
+            raise ConfigError(
+                f"index.search_device needs a GPU, but {reason}; set cluster.retriever.gpus, on a cluster with "
+                "GPUs, or index.search_device to cpu"
+            )
         self.ntotal, self.on_cpu = index.ntotal, index
-        is_flat = isinstance(index, faiss.IndexFlat)
         _check_lists(index)
         try:
-            _check_room(bytes_on_gpu(index, float16), is_flat and not float16)
-            self._on_gpu = _flat(index, float16) if is_flat else _clone(index)
+            _check_room(bytes_on_gpu(index))
+            self._on_gpu = _flat(index) if isinstance(index, faiss.IndexFlat) else _clone(index)
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[-1].strip()
             raise ConfigError(
@@ -114,27 +113,22 @@ def train_and_add(index: Any, vectors: F32) -> None:
 
 def check_trains() -> None:
     """Check that FAISS can train an index on a GPU in this process, else ``ConfigError``."""
-    if reason := missing("index.build_gpus"):
-        raise ConfigError(f"index.build_gpus is set, but {reason}; or set index.build_gpus to 0")
+    if reason := missing():
+        raise ConfigError(f"FAISS trains and fills no lists on a GPU: {reason}")
 
 
-def bytes_on_gpu(index: Any, float16: bool = False) -> int:
+def bytes_on_gpu(index: Any) -> int:
     """Compute what an index takes of a GPU, beside FAISS's temporary memory.
 
     A flat index keeps its vectors and their norms, the old ones beside the new while it grows (faiss/gpu/impl/
     FlatIndex). A list keeps its codes, in blocks of 32 except PQ's, and ids of 8 bytes (IVFBase, IVFFlat), each rounded
     up to 256 bytes (StandardGpuResources).
-
-    Args:
-        index: A FAISS index on the CPU.
-        float16: Whether a flat index is stored as float16.
     """
     import faiss
 
     lists = _lists_of(index)
     if lists is None:
-        each = index.d * 2 if float16 and isinstance(index, faiss.IndexFlat) else index.sa_code_size()
-        return int(index.ntotal * (each + 8))
+        return int(index.ntotal * (index.sa_code_size() + 8))
     sizes = np.array([lists.invlists.list_size(number) for number in range(lists.nlist)])
     block = 1 if isinstance(lists, faiss.IndexIVFPQ) else 32
     codes, ids = -(-sizes // block) * block * lists.code_size, sizes * 8
@@ -155,13 +149,11 @@ def _resources() -> Any:
     return faiss.StandardGpuResources()
 
 
-def _flat(index: Any, float16: bool) -> Any:
-    """Copy a flat index by pages: its clone as float16 would put all its float32 vectors on the GPU first."""
+def _flat(index: Any) -> Any:
+    """Copy a flat index by pages."""
     import faiss
 
-    options = faiss.GpuIndexFlatConfig()
-    options.useFloat16 = float16
-    on_gpu = faiss.GpuIndexFlat(_resources(), index.d, index.metric_type, options)
+    on_gpu = faiss.GpuIndexFlat(_resources(), index.d, index.metric_type)
     if index.ntotal:
         # All in one call: it reserves their memory once, then copies pages; each further call would copy the others.
         on_gpu.add(faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d).reshape(index.ntotal, index.d))
@@ -192,11 +184,6 @@ def _check_lists(index: Any) -> None:
     lists = _lists_of(index)
     if lists is None:
         return
-    if lists.nprobe > MOST_NEIGHBOURS:
-        raise ConfigError(
-            f"index.nprobe is {lists.nprobe:,} but on a GPU FAISS searches at most {MOST_NEIGHBOURS:,} lists per "
-            "query: lower index.nprobe, or set index.search_device to cpu"
-        )
     if isinstance(lists, faiss.IndexIVFPQ):
         n_bytes, bits = lists.pq.M, lists.pq.nbits
         if bits != PQ_BITS or n_bytes not in PQ_BYTES:
@@ -207,7 +194,7 @@ def _check_lists(index: Any) -> None:
             )
 
 
-def _check_room(need: int, can_halve: bool) -> None:
+def _check_room(need: int) -> None:
     import torch
 
     if not torch.cuda.is_available():
@@ -215,10 +202,9 @@ def _check_room(need: int, can_halve: bool) -> None:
     free, total = torch.cuda.mem_get_info(0)
     temporary = 0 if _resources.cache_info().currsize else temporary_bytes(total)
     if need + temporary > free:
-        halve = "set index.search_float16 (half of it), " if can_halve else ""
         also = f" beside {temporary / 2**30:,.1f} GiB of temporary memory" if temporary else ""
         raise ConfigError(
-            f"the vectors need {need / 2**30:,.1f} GiB{also} but the GPU has {free / 2**30:,.1f} GiB free: {halve}"
+            f"the vectors need {need / 2**30:,.1f} GiB{also} but the GPU has {free / 2**30:,.1f} GiB free: "
             "raise index.shards so that each retriever holds a part, give the retriever a larger share "
             "(cluster.retriever.gpus), or set index.search_device to cpu"
         )

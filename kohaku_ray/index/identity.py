@@ -18,7 +18,6 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.extensions import check_code_trusted
 from kohaku_ray.index.arrays import KEY_BYTES, Keys
 from kohaku_ray.index.chunks import TokenCounter
-from kohaku_ray.index.gguf import converted, is_gguf
 from kohaku_ray.index.settings import DEFAULT_ENCODER, EncoderConfig, EndpointConfig
 from kohaku_ray.records import canonical_json
 from kohaku_ray.settings import PACKAGE
@@ -28,6 +27,9 @@ _NOT_OF_PASSAGES = ("model", "query_prompt", "query_task", "tokenizer")
 
 TEXTS_AT_ONCE = 4096
 """Texts that a tokenizer takes in one call: what it returns takes many times the memory of the ids."""
+
+GGUF = ".gguf"
+"""Suffix of llama.cpp's models, of which transformers reads each architecture that it knows."""
 
 _MODEL_SUFFIXES = {".safetensors", ".bin", ".pt", ".json", ".txt", ".model", ".py"}
 
@@ -83,10 +85,8 @@ def locate_model(model: str) -> str:
 
 
 def model_directory(model: str, revision: str | None) -> Path:
-    """Find the directory of a model's files, else ``ConfigError``; that of a GGUF file is made at the first call."""
+    """Find the directory of a model's files, else ``ConfigError``."""
     located = locate_model(model)
-    if is_gguf(located):
-        return converted(Path(located))
     if Path(located).is_dir():
         return Path(located)
     from huggingface_hub import snapshot_download
@@ -98,6 +98,20 @@ def model_directory(model: str, revision: str | None) -> Path:
             f"model is {model!r}, revision {revision or 'default'}, but neither a directory nor a downloaded model of "
             f"that name is here ({error}): correct the name, download it first, or choose a setting that needs none"
         ) from error
+
+
+def model_files(model: str, revision: str | None) -> dict[str, str]:
+    """Name the files of a language model as the arguments of transformers' ``from_pretrained``.
+
+    Raises:
+        ConfigError: The model is not here.
+    """
+    located = Path(locate_model(model))
+    if located.suffix != GGUF or located.is_dir():
+        return {"pretrained_model_name_or_path": str(model_directory(model, revision))}
+    if not located.is_file():
+        raise ConfigError(f"model is {model}, but there is no such file: correct the path")
+    return {"pretrained_model_name_or_path": str(located.parent), "gguf_file": located.name}
 
 
 def vector_length(encoder: EncoderConfig) -> int | None:
@@ -176,8 +190,9 @@ def passage_part(identity: Mapping[str, object]) -> dict[str, object]:
 @functools.lru_cache(maxsize=4)
 def token_counter(model: str, revision: str | None = None) -> TokenCounter:
     """Make a function that counts each text's tokens, without special ones, for a model as of ``locate_model``."""
-    fast = model_directory(model, revision) / "tokenizer.json"
-    if fast.is_file():
+    files = model_files(model, revision)
+    fast = Path(files["pretrained_model_name_or_path"], "tokenizer.json")
+    if "gguf_file" not in files and fast.is_file():
         # Only the tokenizer: transformers takes seconds to import, in every worker.
         from tokenizers import Tokenizer
 
@@ -244,6 +259,6 @@ def _tokenizer(model: str, revision: str | None) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(model_directory(model, revision))
+        return AutoTokenizer.from_pretrained(**model_files(model, revision))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{model!r} has no tokenizer that can be loaded ({error}): name a model with one") from error

@@ -23,7 +23,7 @@ from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.settings import Captions, ImageVectorKind
 from kohaku_ray.index.store import REINDEX, read_manifest, read_table
 from kohaku_ray.records import pluralize
-from kohaku_ray.storage import Directory, join_path, make_directory, publish
+from kohaku_ray.store.storage import Directory, join_path, make_directory, publish
 
 _FILE = re.compile(r"images/([0-9a-f]{32})\.png")
 

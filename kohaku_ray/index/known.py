@@ -15,7 +15,7 @@ from kohaku_ray.index.arrays import F32, I64, Keys, Mask, as_keys, column_keys, 
 from kohaku_ray.index.identity import passage_part
 from kohaku_ray.index.store import Index, all_files, read_manifest, read_table
 from kohaku_ray.records import plain
-from kohaku_ray.storage import Directory
+from kohaku_ray.store.storage import Directory
 
 IMAGE_VECTORS = "image-vectors"
 """File of a shard: the node row of each image paragraph, the key and the vector of its image."""

@@ -102,9 +102,21 @@ class NodeTable:
         return len(self.kind)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy the rows: only they are pickled, not the table they were cut from."""
+        """Copy the rows: only they are pickled, not the table they were cut from.
+
+        As one Arrow stream: for a table of a question's evidence, Ray's own reducer, which goes through every column's
+        buffers in Python, takes 0.9 ms where this takes 0.1 (`benchmarks/results/flow.md`).
+        """
         arrays = {name: self.__dict__[name] for name in ("parent", "kind", "end", "source_row", "tokens")}
-        return {**arrays, "_columns": Columns(self.table), "_held_rows": np.arange(len(self), dtype=np.int64)}
+        stream = pa.BufferOutputStream()
+        with pa.ipc.new_stream(stream, self.table.schema) as writer:
+            writer.write_table(self.table)
+        return {**arrays, "stream": stream.getvalue()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Read the rows, which stay in the pickle's buffer."""
+        table = pa.ipc.open_stream(state.pop("stream")).read_all()
+        self.__dict__.update(state, _columns=Columns(table), _held_rows=np.arange(len(table), dtype=np.int64))
 
     @functools.cached_property
     def table(self) -> pa.Table:

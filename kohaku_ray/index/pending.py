@@ -27,7 +27,7 @@ from kohaku_ray.index.kept import KeptDocuments
 from kohaku_ray.index.known import KnownVectors, known_vectors
 from kohaku_ray.index.settings import N_SLOTS, IndexConfig
 from kohaku_ray.index.store import Index, fingerprint
-from kohaku_ray.storage import Directory, checksum
+from kohaku_ray.store.storage import Directory, checksum
 
 FOLDER = "pending"
 

@@ -14,7 +14,7 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import F32, KEY_BYTES, column_keys, column_matrix, matrix_column
 from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.records import canonical_json
-from kohaku_ray.storage import Directory, checksum
+from kohaku_ray.store.storage import Directory, checksum
 
 FOLDER = "queries"
 """Where they are, below a ledger's directory."""

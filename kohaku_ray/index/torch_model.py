@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,14 @@ from kohaku_ray.documents.lean_imports import for_encoding_alone
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.extensions import check_code_trusted
 from kohaku_ray.index.arrays import F32, I32
+from kohaku_ray.index.cuda import unusable_gpus
 from kohaku_ray.index.identity import locate_model
 from kohaku_ray.index.settings import EncoderConfig, Precision
+
+_OWN_CODE = (
+    ": its own code must fit transformers {}: install what it imports, name a revision of it that does "
+    "(encoder.revision), or serve the model (docs/models.md: Jina v3 and v4)"
+)
 
 Tokens = Mapping[str, I32]
 """What a tokenizer gives for one text, special tokens included: ``input_ids``, for some models ``token_type_ids``."""
@@ -64,10 +71,14 @@ class TorchModel:
         # The method was renamed in sentence-transformers 6.
         renamed = getattr(loaded, "get_embedding_dimension", None)
         dim = (renamed or loaded.get_sentence_embedding_dimension)()
-        if not dim:  # the model does not say: measured
+        if not dim or not self._is_library_code:  # measured; and code of its own may fail only here
             given = {} if task is None or not self.takes_task else {"task": task}
             dim = self.embed(self.features(["length"], None, 0, **given), **given)().shape[1]
         self.dim = int(dim)
+
+    @property
+    def _is_library_code(self) -> bool:
+        return type(self.loaded[0]).__module__.partition(".")[0] == "sentence_transformers"
 
     def tokens_that_fit(self, longest: int) -> int:
         """Estimate the padded tokens of a forward pass that fit, with texts of up to ``longest`` tokens.
@@ -115,7 +126,7 @@ class TorchModel:
         import torch
 
         module = self.loaded[0]
-        if type(module).__module__.partition(".")[0] != "sentence_transformers":
+        if not self._is_library_code:
             return None
         if getattr(module, "modalities", None) != ["text"]:  # otherwise a text may be an image's address
             return None
@@ -206,7 +217,11 @@ class TorchModel:
 
 
 def load_model(settings: EncoderConfig) -> TorchModel:
-    """Load a sentence-transformers model for inference; ``ConfigError`` where it, or a GPU asked for, is missing."""
+    """Load a sentence-transformers model for inference.
+
+    Raises:
+        ConfigError: It, or a GPU asked for, is missing; or its own code fails as it is loaded or encodes a first text.
+    """
     import torch
 
     with for_encoding_alone():
@@ -217,7 +232,8 @@ def load_model(settings: EncoderConfig) -> TorchModel:
     located = locate_model(settings.model)
     has_gpu = torch.cuda.is_available()
     if settings.device == "cuda" and not has_gpu:
-        raise ConfigError("encoder.device is 'cuda' but this process sees no GPU: set it to auto or cpu")
+        reason = unusable_gpus() or f"torch {torch.__version__} sees none in this process"
+        raise ConfigError(f"encoder.device is 'cuda', or Ray gave it a GPU, but {reason}; or set it to cpu")
     on_gpu = has_gpu and settings.device != "cpu"
     if settings.trust_remote_code:
         check_code_trusted(f"encoder {settings.model} with trust_remote_code")
@@ -230,17 +246,21 @@ def load_model(settings: EncoderConfig) -> TorchModel:
                 trust_remote_code=settings.trust_remote_code,
                 model_kwargs={"dtype": _dtype(settings.precision, on_gpu)},
             ).eval()
-    except (OSError, ValueError, ImportError) as error:
-        raise ConfigError(f"encoder.model {settings.model!r} cannot be loaded: {error}") from error
-    except RuntimeError as error:
-        if "out of memory" not in str(error):
+        return TorchModel(loaded, settings.passage_task or settings.query_task)
+    except Exception as error:  # a model's own code raises anything
+        what = f"encoder.model {settings.model!r}"
+        if isinstance(error, RuntimeError) and "out of memory" in str(error):
+            held = str(error).splitlines()[0].partition(" Of the allocated memory")[0].removesuffix(".")
+            raise ConfigError(
+                f"{what} finds no room on its GPU ({held}): end what else holds memory there, "
+                "give the job other GPUs, or a larger share (index.encoder_gpus, cluster.retriever.gpus)"
+            ) from error
+        if not (settings.trust_remote_code or isinstance(error, OSError | ValueError | ImportError)):
             raise
-        held = str(error).splitlines()[0].partition(" Of the allocated memory")[0].removesuffix(".")
         raise ConfigError(
-            f"encoder.model {settings.model!r} finds no room on its GPU ({held}): end what else holds memory there, "
-            "give the job other GPUs, or a larger share (index.encoder_gpus, cluster.retriever.gpus)"
+            f"{what} cannot be loaded ({type(error).__name__}: {' '.join(str(error).split())})"
+            + (_OWN_CODE.format(version("transformers")) if settings.trust_remote_code else "")
         ) from error
-    return TorchModel(loaded, settings.passage_task or settings.query_task)
 
 
 def _dtype(precision: Precision, gpu: bool) -> Any:

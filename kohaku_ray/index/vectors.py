@@ -15,6 +15,9 @@ from kohaku_ray.index import gpu
 from kohaku_ray.index.arrays import F32, F64, I64, Hits, Mask
 from kohaku_ray.index.settings import MOST_NEIGHBOURS
 
+LISTS_PER_QUERY = 16
+"""Inverted lists that a query searches: FAISS's default is one, which finds little."""
+
 _SLACK = 16
 """Least number of candidates beyond top_k; more are requested where scores tie at the border."""
 
@@ -89,18 +92,14 @@ class VectorIndex:
         exact: The candidates are always the nearest (a flat index).
     """
 
-    def __init__(
-        self, vectors: F32, rows: I64, faiss_index: Any, *, exact: bool | None = None, error: float = 0.0
-    ) -> None:
+    def __init__(self, vectors: F32, rows: I64, faiss_index: Any, *, exact: bool | None = None) -> None:
         """Combine the parts, made by ``build`` or read from a directory.
 
-        ``exact`` is by default told from the type of the FAISS index. ``error`` bounds the error of its scores for unit
-        queries, beyond float32's.
+        ``exact`` is by default told from the type of the FAISS index.
         """
         self.vectors, self.rows, self.faiss_index = vectors, rows, faiss_index
         flat = ("FlatVectors", "IndexFlat", "IndexFlatIP")
         self.exact = type(faiss_index).__name__ in flat if exact is None else exact
-        self._error = error
         self._in_batches = gpu.searches_in_batches(faiss_index)
 
     @classmethod
@@ -119,8 +118,8 @@ class VectorIndex:
         """
         return cls(vectors, rows, FlatVectors(vectors) if factory == FLAT else _filled(vectors, factory, train_on_gpu))
 
-    def probe(self, n_lists: int) -> None:
-        """Let queries search so many inverted lists, if there are any: FAISS's default is one, which finds little."""
+    def probe(self, n_lists: int = LISTS_PER_QUERY) -> None:
+        """Let queries search so many inverted lists, if there are any."""
         import faiss
 
         if isinstance(self.faiss_index, FlatVectors):
@@ -129,15 +128,14 @@ class VectorIndex:
         if lists is not None:
             lists.nprobe = n_lists
 
-    def on_gpu(self, float16: bool = False) -> VectorIndex:
+    def on_gpu(self) -> VectorIndex:
         """Clone the FAISS index to the GPU this process sees; hits are the same, as they are scored again.
 
-        With ``float16`` the vectors take half the memory there. See ``gpu.Clone`` for the errors.
+        See ``gpu.Clone`` for the errors.
         """
         index = self.faiss_index
-        clone = gpu.Clone(index.copy() if isinstance(index, FlatVectors) else index, float16)
-        error = gpu.FLOAT16_ERROR if float16 else 0.0
-        return VectorIndex(self.vectors, self.rows, clone, exact=self.exact, error=error)
+        clone = gpu.Clone(index.copy() if isinstance(index, FlatVectors) else index)
+        return VectorIndex(self.vectors, self.rows, clone, exact=self.exact)
 
     def write(self, file: Any) -> None:
         """Write the FAISS index to an open file; the same build gives the same bytes."""
@@ -227,8 +225,7 @@ class VectorIndex:
         decided: list[Hits | None] = []
         for query, floor, near in zip(queries, scores[:, -1], neighbours, strict=True):
             hits = self._rescore(query, near)
-            margin = self._margin(query) + self._error * float(np.linalg.norm(query))
-            is_sure = len(hits) >= top_k and hits.scores[top_k - 1] > floor + margin
+            is_sure = len(hits) >= top_k and hits.scores[top_k - 1] > floor + self._margin(query)
             decided.append(hits.prefix(top_k) if is_sure or n_candidates == len(self) else None)
         return decided
 

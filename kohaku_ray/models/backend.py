@@ -10,9 +10,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.index.gguf import converted, is_gguf
 from kohaku_ray.index.identity import locate_model
-from kohaku_ray.settings import ModelPath, PositiveInt, Settings, Share, is_model_path
+from kohaku_ray.settings import ModelPath, PositiveInt, Settings, is_model_path
 
 
 class PriceConfig(Settings):
@@ -26,14 +25,12 @@ class PriceConfig(Settings):
     """Per million generated tokens."""
     gpu_hour: Annotated[float, Field(ge=0)] = 0.0
     """Per GPU hour."""
-    batch: Share = 0.5
-    """Share of these that a call by a batch costs."""
 
     @property
     def by_batch(self) -> PriceConfig:
-        """The prices of calls by batches."""
+        """The prices of calls by batches: half of them, as OpenAI, Groq and Mistral have it."""
         prices = self.model_dump(include={"prompt", "cached", "completion", "gpu_hour"}, exclude_none=True)
-        return self.model_copy(update={name: price * self.batch for name, price in prices.items()})
+        return self.model_copy(update={name: price / 2 for name, price in prices.items()})
 
 
 class BackendConfig(Settings):
@@ -139,12 +136,10 @@ class WeightsConfig(ModelConfig):
 
 @functools.lru_cache(maxsize=32)
 def find_model_config(model: str, revision: str | None) -> Path | None:
-    """Find a model's config.json: in its directory, among the downloaded models, or on the hub."""
+    """Find a model's config.json: in its directory, downloaded, or on the hub; a GGUF file has none."""
     located = locate_model(model)
-    if is_gguf(located):
-        return converted(Path(located)) / "config.json"
-    if is_model_path(model):
-        return Path(model) / "config.json" if (Path(model) / "config.json").is_file() else None
+    if is_model_path(located):
+        return Path(located) / "config.json" if (Path(located) / "config.json").is_file() else None
     from huggingface_hub import hf_hub_download
 
     try:

@@ -42,9 +42,12 @@ class Baseline(ABC):
     needs: ClassVar[Mapping[str, tuple[str, ...]]]
     """The variables that each role needs."""
 
-    def __init__(self, abstain_below: float = 0.35, window_tokens: int = 131072) -> None:
-        """Answer blank where less than a share is covered; refuse longer prompts, at four characters per token."""
-        self.abstain_below, self._window_tokens = abstain_below, window_tokens
+    abstain_below: ClassVar[float] = 0.35
+    """Share of the question's weighted terms that a sentence must cover, or the answer is blank."""
+
+    def __init__(self, window_tokens: int = 131072) -> None:
+        """Refuse longer prompts, at four characters per token."""
+        self._window_tokens = window_tokens
 
     @property
     def identity(self) -> str:

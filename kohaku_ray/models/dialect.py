@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,9 +94,9 @@ class Refusal:
     def __init__(self, text: str, sent: Fields) -> None:
         values = loads(text)
         told = list(_find_told(values)) if isinstance(values, (dict, list)) else [(text, "")]
-        self._message = " ".join(message for message, _ in told)
+        self._message = _folded(message for message, _ in told)
         self._places = {part for _, place in told for part in re.findall(r"\w+", place)}
-        self._asked = json.dumps(sent.get("messages"), ensure_ascii=False)
+        self._asked = _folded(_texts_of(sent.get("messages") or ()))
 
     def says(self, pattern: re.Pattern[str]) -> bool:
         """Whether it says what matches, in words that the messages have not."""
@@ -106,6 +106,17 @@ class Refusal:
     def names(self, word: str) -> bool:
         """Whether it names a field or keyword: as the place of the fault, or in such words."""
         return word in self._places or self.says(re.compile(_alone(word)))
+
+
+def _folded(texts: Iterable[str]) -> str:
+    return " ".join(" ".join(texts).split())
+
+
+def _texts_of(messages: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    for message in messages:
+        content = message["content"]
+        for part in [{"text": content}] if isinstance(content, str) else content or ():
+            yield str(part.get("text", ""))  # other parts are images
 
 
 def _alone(words: str) -> str:
@@ -137,7 +148,7 @@ def _suggest(sent: Fields, refusal: Refusal) -> Change | None:
         if _schema_of(sent) is not None:
             return Change("schemas are sent in the prompt, with json_object", _with_json_object)
         return Change("response_format is not sent", functools.partial(_without_field, left_out="response_format"))
-    named = [name for name in ("top_p", "temperature", "seed", "priority") if name in sent and refusal.names(name)]
+    named = [name for name in ("top_p", "temperature", "seed") if name in sent and refusal.names(name)]
     for name in named:
         if name in ("top_p", "temperature") and sent[name] == 1:
             return Change(f"{name} is not sent where it is 1", functools.partial(_without_neutral, name=name))

@@ -254,7 +254,7 @@ class ExtractiveBackend(Baseline):
 
 
 def plan(question: str, n_queries: int, draw: Draw) -> list[str]:
-    """Write queries: the question; without stop words; its keywords; then its halves and clauses."""
+    """Write queries beside the question: without stop words; its keywords; then its halves and clauses."""
     question = " ".join(question.split())
     kept = content_words(question)
     half = len(kept) // 2
@@ -268,4 +268,4 @@ def plan(question: str, n_queries: int, draw: Draw) -> list[str]:
     for part in draw.shuffled([part for part in parts if len(content_words(part)) > 1]):
         queries.setdefault(part.casefold(), part)
     queries.pop("", None)
-    return list(queries.values())[:n_queries]
+    return [query for query in queries.values() if query != question][:n_queries] or [question]

@@ -27,7 +27,7 @@ MARKS = (
 """What begins and ends a model's thinking in its text, as in the reasoning parsers of vLLM."""
 
 _BEGIN, _END = ("|".join(marks) for marks in zip(*MARKS, strict=True))
-_SCANNED = re.compile(rf"(?P<bracket>[{{\[])|(?P<begin>{_BEGIN})|(?P<end>{_END})")
+_SCANNED = re.compile(rf"(?P<begin>{_BEGIN})|(?P<end>{_END})|(?P<bracket>[{{\[])")  # [THINK] is no array
 
 MOST_REPAIRED_CHARS = 2**17
 """Longest text that is repaired, in half a second; the time grows with the length."""
@@ -60,12 +60,16 @@ class FoundValue(NamedTuple):
     broken: str = ""
 
 
-def find_values(reply: Reply) -> Iterator[FoundValue]:
-    """Yield the JSON values of a reply, the likeliest answer first; none of a reply that failed or only thinks.
+def find_values(reply: Reply, *, as_written: bool = False) -> Iterator[FoundValue]:
+    """Yield the JSON values of a reply; none of a reply that failed or only thinks.
 
     First the whole text; then the whole values of its final part, the last one first, as a draft or an echoed schema
-    stands before an answer, each before those within it; then what is complete of a value that is cut off; then the
-    final part as json-repair reads it.
+    stands before what is wanted, each before those within it; then what is complete of a value that is cut off; then
+    the final part as json-repair reads it.
+
+    Args:
+        reply: The reply.
+        as_written: Yield the values of the final part in the order of the text.
     """
     if not is_finished(reply):
         return
@@ -76,12 +80,12 @@ def find_values(reply: Reply) -> Iterator[FoundValue]:
     values, start, is_open = _scan(text)
     if is_open:
         return
-    for value in reversed(values):
+    for value in values if as_written else reversed(values):
         yield from map(FoundValue, _walk(value))
     final = text[start:]
     starts = [bracket.start() for bracket in islice(re.finditer(r"[{\[]", final), _MOST_CUT_STARTS)]
     yield from filter(None, (_complete(final[start:]) for start in starts))
-    for value in _repaired(final):
+    for value in _repaired(final, as_written):
         yield from (FoundValue(inner, "repaired") for inner in _walk(value))
 
 
@@ -149,13 +153,19 @@ def why_nothing(reply: Reply, wanted: str) -> str:
 
 
 def _walk(value: Any) -> Iterator[Any]:
-    """Yield a value and then those within it, in their order."""
-    waiting = [value]
+    """Yield a value and then those within it, in their order; an object that a string holds is one of them."""
+    waiting = [_decoded(value)]
     while waiting:
         value = waiting.pop()
         yield value
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        waiting += reversed([each for each in inner if isinstance(each, (dict, list))])
+        waiting += reversed([each for each in map(_decoded, inner) if isinstance(each, (dict, list))])
+
+
+def _decoded(value: Any) -> Any:
+    """Read an object that is JSON encoded twice, as arguments of calls are (ollama#12413, smolagents#1003)."""
+    is_object = isinstance(value, str) and value.lstrip()[:1] == "{"
+    return loads(value) if is_object else value
 
 
 def _complete(text: str) -> FoundValue | None:
@@ -172,8 +182,11 @@ def _complete(text: str) -> FoundValue | None:
     return FoundValue(value, "cut", next(reversed(value), "") if is_inner and isinstance(value, dict) else "")
 
 
-def _repaired(text: str) -> list[Any]:
-    """Read a text that has the brackets of JSON by json-repair, the last object first; empty if it reads nothing."""
+def _repaired(text: str, as_written: bool) -> list[Any]:
+    """Read a text that has the brackets of JSON by json-repair; empty if it reads nothing.
+
+    Of several objects the list comes first and then, unless ``as_written``, the last one.
+    """
     begin = _NEARLY_JSON.search(text)
     end = max(text.rfind("}"), text.rfind("]")) + 1
     if begin is None or begin.start() >= end or len(text) > MOST_REPAIRED_CHARS:
@@ -185,4 +198,4 @@ def _repaired(text: str) -> list[Any]:
         value = json_repair.loads(_SPACED_NUMBER.sub(r': "\1"', text[begin.start() : end]), skip_json_loads=True)
     except (ValueError, RecursionError):
         return []
-    return [value, *reversed(value)] if isinstance(value, list) else [value]
+    return [value, *reversed(value)] if isinstance(value, list) and not as_written else [value]

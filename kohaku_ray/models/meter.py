@@ -43,25 +43,25 @@ class Meter:
         self._n_gpus, self._clock = n_gpus, clock
         self._last_reading_s = clock()
         self._n_calls = 0
-        self._seconds_each = self._joules_each = self._unmetered_s = 0.0
+        self._seconds_per_call = self._joules_per_call = self._unmetered_s = 0.0
         self._watts: float | None = None
 
     @contextmanager
-    def call(self) -> Iterator[CallUse]:
+    def measure_call(self) -> Iterator[CallUse]:
         """Measure a call while the block runs."""
         self._advance()
         self._n_calls += 1
-        began, seconds, joules, spent = self._last_reading_s, self._seconds_each, self._joules_each, CallUse()
+        began, seconds, joules, use = self._last_reading_s, self._seconds_per_call, self._joules_per_call, CallUse()
         unmetered_s = self._unmetered_s
         try:
-            yield spent
+            yield use
         finally:
             self._advance()
             self._n_calls -= 1
-            spent.service_s = self._last_reading_s - began
-            spent.gpu_s = (self._seconds_each - seconds) * self._n_gpus
+            use.service_s = self._last_reading_s - began
+            use.gpu_s = (self._seconds_per_call - seconds) * self._n_gpus
             is_metered = self._watts is not None and self._unmetered_s == unmetered_s
-            spent.joules = self._joules_each - joules if is_metered else None
+            use.joules = self._joules_per_call - joules if is_metered else None
 
     def set_power(self, watts: float | None) -> None:
         """Set the total power of the GPUs from now on; None: unknown."""
@@ -71,12 +71,12 @@ class Meter:
     def _advance(self) -> None:
         now = self._clock()
         if self._n_calls:
-            each = (now - self._last_reading_s) / self._n_calls
-            self._seconds_each += each
+            share_s = (now - self._last_reading_s) / self._n_calls
+            self._seconds_per_call += share_s
             if self._watts is None:
                 self._unmetered_s += now - self._last_reading_s
             else:
-                self._joules_each += each * self._watts
+                self._joules_per_call += share_s * self._watts
         self._last_reading_s = now
 
 

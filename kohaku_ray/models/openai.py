@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import ipaddress
 import json
 import logging
 import os
 import random
 import re
 import time
-import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, TypeVar
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, unquote_to_bytes
+from urllib.request import getproxies, proxy_bypass
 
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -44,7 +46,8 @@ from kohaku_ray.models.redaction import Redaction
 from kohaku_ray.models.refusal import refuses_access, refuses_length, room_left, told_wait_s
 from kohaku_ray.models.request import CHARS_PER_TOKEN, ChatRequest, with_other_seed
 from kohaku_ray.models.schema import least_tokens
-from kohaku_ray.records import Reply
+from kohaku_ray.outcomes import plain
+from kohaku_ray.records import Reply, digest_text
 from kohaku_ray.settings import (
     SECRET_CHARS,
     ModelPath,
@@ -62,15 +65,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+MOST_LINES, MOST_BYTES = 50_000, 200_000_000
+"""Most calls and bytes of a batch's file, as OpenAI and Groq take them; as many calls are in flight."""
+
+
 class BatchConfig(Settings):
     """How calls are gathered to files for a server's batch API."""
 
     gather_s: Annotated[float, Field(gt=0)] = 20.0
     """A file is sent when no call has come for so many seconds, or when it is full."""
-    max_requests: PositiveInt = 50_000
-    """Most calls per file, and in flight; OpenAI takes 50,000."""
-    max_mb: Annotated[float, Field(gt=0)] = 200.0
-    """Largest file, in megabytes; OpenAI takes 200."""
     window: str = "24h"
     """`completion_window`: what the server promises; OpenAI knows 24h, Groq up to 7d."""
     poll_s: Annotated[float, Field(gt=0)] = 60.0
@@ -98,13 +101,10 @@ class OpenAIConfig(ServerSettings, ModelConfig):
     max_ongoing: PositiveInt = 64
     """Requests in flight per replica."""
     window_tokens: PositiveInt | Literal["auto"] = 131072
-    """Longest prompt plus answer, in tokens; `auto`: what the server says in its list of models, as vLLM's does. It is
-    asked at each start; a run's `config.yaml` has the number."""
+    """Longest prompt plus answer, in tokens; `auto`: what the server says in its list of models at each start, as
+    vLLM's does."""
     schema_mode: SchemaMode = "json_schema"
     """How the schema of the reply is sent."""
-    send_priority: bool = False
-    """Send `priority`, a question's place in its file, to a server that takes calls of lower ones first, as vLLM with
-    `--scheduling-policy priority` does: with `ensemble.early_stop` later members wait for older questions alone."""
     tokenizer: ModelPath | None = None
     """Tokenizer name or path for counting prompts; None: the index's own counts."""
     revision: str | None = None
@@ -115,11 +115,11 @@ class OpenAIConfig(ServerSettings, ModelConfig):
     @property
     def most_in_flight(self) -> int:
         """Calls that may be in flight; of batches, a file's."""
-        return super().most_in_flight if self.batch is None else self.batch.max_requests
+        return super().most_in_flight if self.batch is None else MOST_LINES
 
     @property
     def paid_price(self) -> PriceConfig:
-        """What a call is paid; by a batch, ``price.batch`` of it."""
+        """What a call is paid; by a batch, half of it."""
         return self.price if self.batch is None else self.price.by_batch
 
     @property
@@ -135,7 +135,7 @@ class OpenAIConfig(ServerSettings, ModelConfig):
         """
         written: dict[str, Any] = write(self)
         if written.get("window_tokens") == "auto":
-            written["window_tokens"] = _WINDOWS.get((self.base_url, self.model), "auto")
+            written["window_tokens"] = SERVER_WINDOWS.get((self.base_url, self.model), "auto")
         return written
 
     @property
@@ -144,6 +144,11 @@ class OpenAIConfig(ServerSettings, ModelConfig):
         name = f"openai:{self.model} schema_mode={self.schema_mode} extra_body={self.extra_identity}"
         return f"{name} identity={self.identity}" if self.identity else name
 
+    @property
+    def address_digest(self) -> str:
+        """Digest of the address, which may be a secret of the environment."""
+        return digest_text(self.base_url.rstrip("/"))
+
     def check(self, here: bool) -> None:
         """Check the address, the headers and the key; see ``BackendConfig.check``."""
         if self.batch is not None and (self.application is not None or self.replicas > 1):
@@ -151,6 +156,8 @@ class OpenAIConfig(ServerSettings, ModelConfig):
             raise ConfigError(
                 f"batch is set and {given}: one process gathers all calls to files; leave one of them out"
             )
+        if self.batch is not None and find_spec("openai") is None:
+            raise ConfigError("batch is set but the package openai is missing: pip install 'kohaku-ray[batches]'")
         self.make_backend(with_key=self.application is None)
 
     def make_backend(self, limiter: Limiter | None = None, *, with_key: bool = True) -> OpenAIBackend:
@@ -158,13 +165,13 @@ class OpenAIConfig(ServerSettings, ModelConfig):
         key = os.environ.get(self.api_key_env) if with_key and self.api_key_env is not None else None
         if with_key and self.api_key_env is not None and not key:
             raise ConfigError(
-                f"api_key_env is {self.api_key_env} and the environment has no such variable: export it, or set "
-                "api_key_env to null for a server without keys"
+                f"api_key_env is {self.api_key_env} and the environment has no such variable: "
+                f"`export {self.api_key_env}=…`, or set api_key_env to null for a server without keys"
             )
         return OpenAIBackend(self, key, limiter)
 
 
-_WINDOWS: dict[tuple[str, str], int] = {}
+SERVER_WINDOWS: dict[tuple[str, str], int] = {}
 """What servers have said of their models' windows, by URL and model."""
 
 
@@ -175,8 +182,8 @@ def ask_window(settings: OpenAIConfig) -> int:
         ConfigError: It does not answer, or does not say it.
     """
     key = settings.base_url, settings.model
-    if key in _WINDOWS:
-        return _WINDOWS[key]
+    if key in SERVER_WINDOWS:
+        return SERVER_WINDOWS[key]
 
     async def ask() -> dict[str, int | None]:
         backend = settings.make_backend()
@@ -197,7 +204,7 @@ def ask_window(settings: OpenAIConfig) -> int:
             f"window_tokens is auto, and the server's list ({named}) has no max_model_len of {settings.model}: set "
             "window_tokens to a number"
         )
-    return _WINDOWS.setdefault(key, window)
+    return SERVER_WINDOWS.setdefault(key, window)
 
 
 _ASK_S = 10.0
@@ -223,6 +230,10 @@ class Limiter(Protocol):
         ...
 
 
+TURNS_S = 0.2
+"""Turns that a client gets at once lie within so many seconds: a penalty reaches what it has not sent after them."""
+
+
 class TokenBucket:
     """Sends ``requests_per_s`` and ``tokens_per_minute`` at even rates, in order of arrival.
 
@@ -238,10 +249,26 @@ class TokenBucket:
 
     async def acquire(self, n_tokens: int = 0) -> None:
         """Wait for the turn of a request of so many tokens, and for any penalty given meanwhile."""
+        await self.reserve([n_tokens])
+
+    async def reserve(self, n_tokens: Sequence[int]) -> list[float]:
+        """Wait for the turn of the first of a client's requests, each of so many tokens.
+
+        Returns:
+            Seconds from then to its turn and to those of the next ones that come within ``TURNS_S``.
+        """
         async with self._line:
             while (wait_s := self._due_s - time.monotonic()) > 0:
                 await asyncio.sleep(wait_s)
-            self._due_s = max(self._due_s, time.monotonic()) + max(self._interval_s, n_tokens * self._token_s)
+            now = start = time.monotonic()
+            turns: list[float] = []
+            for tokens in n_tokens:
+                if turns and start - now > TURNS_S:
+                    break
+                turns.append(start - now)
+                start += max(self._interval_s, tokens * self._token_s)
+            self._due_s = start
+            return turns
 
     async def penalise(self, pause_s: float) -> None:
         """Send nothing for ``pause_s`` seconds from now; a longer pause in progress stays."""
@@ -272,18 +299,17 @@ MAX_LISTED = 20
 
 
 class _Response(NamedTuple):
-    """What a server sent; the key, which it may repeat, is hidden in all but the body."""
+    """What a server sent; keys, which it may repeat, are hidden in its reason and body."""
 
     status: int
     reason: str
     headers: Mapping[str, str]
     body: bytearray
-    hide: Callable[[str], str]
 
     @property
     def text(self) -> str:
         """The body in one line."""
-        return self.hide(clean_text(" ".join(self.body.decode("utf-8", "replace").split())))
+        return clean_text(" ".join(self.body.decode("utf-8", "replace").split()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +376,7 @@ class OpenAIBackend:
         # A header's token without its scheme, and what of an address is percent-encoded.
         secrets |= {word for secret in secrets for word in secret.split() if len(word) >= SECRET_CHARS}
         secrets |= {quote(secret, safe="") for secret in secrets}
-        self._redacted = Redaction(secrets)
+        self._redact = Redaction(secrets)
         self._limiter: Limiter = limiter or TokenBucket(None)
         self._client: httpx.AsyncClient | None = None
         self._listed_models: list[str] | None = None
@@ -365,7 +391,7 @@ class OpenAIBackend:
             ModelError: The server refuses the request.
         """
         self.check_length(request)
-        return await self._try(lambda n_failed: self._ask(with_other_seed(request, n_failed)))
+        return await self.retry(lambda n_failed: self._ask(with_other_seed(request, n_failed)))
 
     def check_length(self, request: ChatRequest) -> None:
         """Raise a ``ContextOverflowError`` where the server would refuse a prompt for certain."""
@@ -379,10 +405,7 @@ class OpenAIBackend:
 
     async def fields_of(self, request: ChatRequest) -> dict[str, Any]:
         """Return a request's JSON values before any server has refused one of them."""
-        fields = await completion_body(request, self._model, self._settings.schema_mode) | self._settings.extra_body
-        if self._settings.send_priority:
-            fields["priority"] = request.priority
-        return fields
+        return await completion_body(request, self._model, self._settings.schema_mode) | self._settings.extra_body
 
     @property
     def writing(self) -> Writing:
@@ -399,7 +422,7 @@ class OpenAIBackend:
         """
 
         def respond() -> _Response:
-            return _Response(status, "", {}, bytearray(json.dumps(values).encode("ascii")), self._redacted)
+            return _Response(status, "", {}, bytearray(json.dumps(values).encode("ascii")))
 
         outcome = self._read(status, values, request.n_chars, respond)
         if isinstance(outcome, Reply):
@@ -409,51 +432,6 @@ class OpenAIBackend:
         if adapted is None:
             raise await self._named_refusal(outcome)
         return adapted
-
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        fields: Mapping[str, Any] | None = None,
-        upload: tuple[str, IO[bytes], Mapping[str, str]] | None = None,
-        into: IO[bytes] | None = None,
-        longer_s: float = 0.0,
-        tries: int | None = None,
-        may_lack: bool = False,
-    ) -> Any:
-        """Send a request to the server's files and batches, up to ``max_tries`` times; returns its JSON values.
-
-        Args:
-            method: Of HTTP.
-            path: Below ``base_url``.
-            fields: JSON values that are sent.
-            upload: A file's name, itself, and the fields of the form beside it.
-            into: Gets the body, which is not read then; the status is returned.
-            longer_s: Added to ``timeout_s``.
-            tries: Most tries. Default: ``max_tries``.
-            may_lack: Whether None is returned where the server has nothing of this name (404).
-
-        Raises:
-            TransientModelError: Every try failed.
-            ModelError: The server refuses it.
-        """
-        body = None if fields is None else json.dumps(fields).encode("ascii")
-
-        async def send(_: int) -> Any:
-            for file in filter(None, (upload and upload[1], into)):
-                file.seek(0)
-            if into is not None:
-                into.truncate()
-            wait_s = self._settings.timeout_s + longer_s
-            response = await self._fetch(method, path, wait_s, body, upload=upload, into=into)
-            if may_lack and response.status == 404:
-                return None
-            if not 200 <= response.status < 300:
-                raise self._refusal(response, path.partition("?")[0])
-            return response.status if into is not None else load_values(response.body)
-
-        return await self._try(send, tries)
 
     async def post(self, path: str, fields: Mapping[str, Any], n_chars: int, read: Callable[[Any], T]) -> T:
         """Send JSON values to another path than that of chats, up to ``max_tries`` times.
@@ -472,7 +450,7 @@ class OpenAIBackend:
         body = json.dumps({**fields, **self._settings.extra_body}).encode("ascii")
 
         def read_body(response: _Response) -> T:
-            values = load_values(response.body)
+            values = self._parse(response.body)
             if isinstance(values, dict) and values.get("error"):  # as proxies answer for a server that refused
                 raise TransientModelError(f"an error in a successful response: {response.text[:_BODY_CHARS]}")
             return read(values)
@@ -481,24 +459,20 @@ class OpenAIBackend:
             await self._limiter.acquire(n_chars // CHARS_PER_TOKEN)
             response = await self._fetch("POST", path, self._settings.timeout_s, body)
             if 200 <= response.status < 300:
-                try:
-                    return await asyncio.to_thread(read_body, response)
-                except ModelError as error:  # which may name what the server sent
-                    error.args = (self._redacted(str(error)),)
-                    raise
+                return await asyncio.to_thread(read_body, response)
             raise self._refusal(response, path)
 
-        return await self._try(send)
+        return await self.retry(send)
 
-    async def _try(self, send: Callable[[int], Awaitable[T]], most: int | None = None) -> T:
-        """Send a request, up to ``max_tries`` times, or ``most``, while the failure is temporary.
+    async def retry(self, send: Callable[[int], Awaitable[T]]) -> T:
+        """Send a request, up to ``max_tries`` times, while the failure is temporary.
 
         ``send`` is told how many replies have failed that another seed may mend.
         """
         # Retries of a server's temporary failures alone. The others: a lost replica (engine/serving/handles), a blank
         # answer (the system's attempts), a lost actor (engine/actors/pool). docs/operations.md has their product.
-        failure, n_failed, most = TransientModelError("never tried"), 0, most or self._settings.max_tries
-        for tries in range(1, most + 1):
+        failure, n_failed = TransientModelError("never tried"), 0
+        for tries in range(1, self._settings.max_tries + 1):
             try:
                 return await send(n_failed)
             except TransientModelError as error:
@@ -511,7 +485,7 @@ class OpenAIBackend:
                         f"{MAX_RETRY_AFTER_S:g} s: repeat the command then ({failure})"
                     )
                 await self._limiter.penalise(failure.retry_after_s)
-            if tries < most:
+            if tries < self._settings.max_tries:
                 # Full jitter (Brooker 2015), also after Retry-After: otherwise all waiting requests return at once.
                 bound_s = min(MAX_BACKOFF_S, self._settings.backoff_s * 2 ** min(tries - 1, 30))
                 jitter_s = random.uniform(0.0, bound_s)  # noqa: S311  # a pause is no secret
@@ -546,7 +520,7 @@ class OpenAIBackend:
         if writing.dialect != self._dialect:
             self._dialect = await self._limiter.learn(writing.dialect)
         notes = [*writing.notes, *filter(None, [reply.note])]
-        return replace(reply, note="; ".join(notes)) if notes else reply
+        return replace(reply, note="; ".join(notes), server=self._settings.address_digest)
 
     async def models(self, timeout_s: float | None = None) -> dict[str, int | None]:
         """List the server's models by name, each with its window in tokens where the server says it, as vLLM does.
@@ -565,7 +539,7 @@ class OpenAIBackend:
         try:
             listed = json.loads(response.body)["data"]
             # A name of several lines would print lines of its own.
-            names = (" ".join(clean_text(self._redacted(str(entry["id"]))).split()) for entry in listed)
+            names = (" ".join(clean_text(str(entry["id"])).split()) for entry in listed)
             windows = dict(zip(names, (entry.get("max_model_len") for entry in listed), strict=True))
         except (AttributeError, ValueError, RecursionError, LookupError, TypeError):
             raise ModelError(f"{where}, no list of models") from None
@@ -576,6 +550,11 @@ class OpenAIBackend:
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
+
+    @property
+    def settings(self) -> OpenAIConfig:
+        """The deployment's settings."""
+        return self._settings
 
     @property
     def shown_url(self) -> str:
@@ -594,7 +573,7 @@ class OpenAIBackend:
         if 200 <= response.status < 300:
             # A large body's objects take far longer to make than the loop's other calls may wait.
             small = len(response.body) <= _INLINE_BYTES
-            values = load_values(response.body) if small else await asyncio.to_thread(load_values, response.body)
+            values = self._parse(response.body) if small else await asyncio.to_thread(self._parse, response.body)
         return self._read(response.status, values, prompt_chars, lambda: response)
 
     def _read(self, status: int, values: Any, prompt_chars: int, respond: Callable[[], _Response]) -> Reply | _Response:
@@ -605,16 +584,14 @@ class OpenAIBackend:
         if 200 <= status < 300:
             if (refused := error_status(values)) is None:
                 try:
-                    reply = read_completion(values, prompt_chars)
-                except ModelError as error:  # which may name what the server sent
-                    error.args = (self._redacted(f"{error}: {respond().text[:_BODY_CHARS]}"),)
+                    return read_completion(values, prompt_chars)
+                except ModelError as error:
+                    error.args = (f"{error}: {respond().text[:_BODY_CHARS]}",)
                     raise
-                text = self._redacted(reply.text)
-                return reply if text == reply.text else replace(reply, text=text)
             status = refused
         response = respond()._replace(status=status)
         if (withheld := _failed_generation(response)) is not None:
-            values = {"choices": [{"message": {"content": self._redacted(withheld)}}]}
+            values = {"choices": [{"message": {"content": withheld}}]}
             return read_completion(values, prompt_chars)
         refusal = self._refusal(response)
         if isinstance(refusal, TransientModelError):
@@ -629,17 +606,8 @@ class OpenAIBackend:
         named = await self.with_models(str(refusal))
         return (RefusedAccessError if named != str(refusal) else type(refusal))(named)
 
-    async def _fetch(
-        self,
-        method: str,
-        path: str,
-        timeout_s: float,
-        content: bytes | None = None,
-        *,
-        upload: tuple[str, IO[bytes], Mapping[str, str]] | None = None,
-        into: IO[bytes] | None = None,
-    ) -> _Response:
-        """Send one request and read the response, or the body of one that succeeded ``into`` a file.
+    async def _fetch(self, method: str, path: str, timeout_s: float, content: bytes | None = None) -> _Response:
+        """Send one request and read the response.
 
         Raises:
             TransientModelError: There is no response within ``timeout_s``.
@@ -647,43 +615,55 @@ class OpenAIBackend:
         """
         import httpx
 
-        body, most_mib = bytearray(), self._settings.max_reply_mib
+        if self._client is None:
+            self._client = self.new_client()  # inside the event loop that will use it
+        headers = {"Content-Type": "application/json"}
         try:
-            client = self._open_client()
-        except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
-            raise TransientModelError(
-                f"the proxy or certificate that the environment names cannot be used ({type(error).__name__}): correct "
-                "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY and SSL_CERT_FILE (for a SOCKS proxy: pip install "
-                "'httpx[socks]')"
-            ) from None
-        sent: dict[str, Any] = {"content": content}
-        if upload is not None:
-            name, file, form = upload
-            boundary = {"Content-Type": f"multipart/form-data; boundary={uuid.uuid4().hex}"}
-            sent = {"files": {"file": (name, file, "application/jsonl")}, "data": form, "headers": boundary}
-        try:
-            async with asyncio.timeout(timeout_s), client.stream(method, path, **sent) as response:
-                if response.headers.get("Content-Encoding", "identity").strip().lower() not in _ENCODINGS:
-                    raise ModelError(  # others, or one in another, may make gigabytes of one part
-                        f"{self._model} at {self.shown_url}: the Content-Encoding is other than gzip and deflate"
-                    )
-                is_kept = into is not None and response.is_success
-                async for part in response.aiter_bytes():
-                    if into is not None and is_kept:
-                        into.write(part)
-                        continue
-                    body += part
-                    if len(body) > most_mib * 2**20:
-                        raise ModelError(
-                            f"{self._model} at {self.shown_url}: the body has more than {most_mib:g} MiB: "
-                            "is this a chat completion? then raise deployments.*.max_reply_mib"
-                        )
+            async with (
+                asyncio.timeout(timeout_s),
+                self._client.stream(method, path, content=content, headers=headers) as response,
+            ):
+                body = await self.read_body(response)
         except (TimeoutError, httpx.TimeoutException):
-            raise TransientModelError(f"no reply within timeout_s of {timeout_s:g} s") from None
+            raise TransientModelError(f"no reply within timeout_s of {timeout_s:g} s{self._by_proxy()}") from None
         except httpx.HTTPError as error:
-            raise TransientModelError(self._redacted(f"{type(error).__name__}: {error}")) from None
-        reason = self._redacted(clean_text(response.reason_phrase))
-        return _Response(response.status_code, reason, response.headers, body, self._redacted)
+            raise self.connection_error(error) from None
+        return _Response(response.status_code, self._reason(response), response.headers, body)
+
+    # The border: what a server's words pass on their way in. Nothing behind it hides keys again.
+
+    def hide(self, received: bytes | bytearray) -> bytearray:
+        """Return bytes that a server sent with ``[key]`` for each secret that it repeats."""
+        text = received.decode("utf-8", "surrogateescape")
+        hidden = self._redact(text)
+        return bytearray(received if hidden == text else hidden.encode("utf-8", "surrogateescape"))
+
+    def connection_error(self, error: BaseException) -> TransientModelError:
+        """Return the error of a connection that failed: httpx quotes headers that it cannot read."""
+        return TransientModelError(self._redact(f"{type(error).__name__}: {error}") + self._by_proxy())
+
+    def _reason(self, response: httpx.Response) -> str:
+        return self._redact(clean_text(response.reason_phrase))
+
+    def _is_loopback(self) -> bool:
+        host = self._base_url.host
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost"
+
+    def _by_proxy(self) -> str:
+        """Name the proxy that requests go by, without its user: what fails may be that and not the server."""
+        if self._is_loopback() or proxy_bypass(self._base_url.host):
+            return ""
+        proxies = getproxies()  # as httpx does
+        proxy = proxies.get(self._base_url.scheme) or proxies.get("all") or ""
+        return f" by the proxy {proxy.rpartition('@')[2]} of the environment" if proxy else ""
+
+    def _parse(self, body: bytearray) -> Any:
+        """Parse a body; of a stream's events, which may each hold a piece of a key, what they are together."""
+        values = load_values(body)
+        return values if body.lstrip().startswith((b"{", b"[")) else plain(values, self._redact)
 
     async def with_models(self, refusal: str) -> str:
         """Add to a refusal which models the server has, unless ours is one of them; it is asked once."""
@@ -699,30 +679,66 @@ class OpenAIBackend:
         guess = did_you_mean(self._model, self._listed_models)
         return f"model {self._model!r} is not on the server, which has {listed or 'none'}{guess} ({refusal})"
 
-    def _open_client(self) -> httpx.AsyncClient:
-        """Open the client inside the event loop that will use it."""
-        if self._client is None:
-            import httpx
+    def new_client(self, hooks: Mapping[str, list[Callable[..., Any]]] | None = None) -> httpx.AsyncClient:
+        """Make an HTTP client of the server, with httpx's event hooks.
 
-            for name in ("httpx", "httpcore"):  # they log what the server says, which may be the key
-                logging.getLogger(name).setLevel(logging.WARNING)
+        Raises:
+            TransientModelError: The proxy or certificate that the environment names cannot be used.
+        """
+        import httpx
+
+        for name in ("httpx", "httpcore"):  # they log what the server says, which may be the key
+            logging.getLogger(name).setLevel(logging.WARNING)
+        try:
             # One request per connection: a proxy may answer twice, a gateway's time-out page be followed by the late
             # reply, and what comes on a used connection would be read as the reply to the next request.
-            self._client = httpx.AsyncClient(
+            return httpx.AsyncClient(
                 base_url=self._base_url.copy_with(query=None),
                 params=self._base_url.params,
                 headers=self._headers
-                | {
-                    "Content-Type": "application/json",
-                    "Accept-Encoding": "gzip, deflate",
-                    "Connection": "close",
-                }
+                | {"Accept-Encoding": "gzip, deflate", "Connection": "close"}
                 | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # a reply changes no later request
                 timeout=None,  # noqa: S113  # the time-out in _fetch covers the whole reply, not each read
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+                mounts=dict.fromkeys(("http://", "https://", "all://"))
+                if self._is_loopback()
+                else None,  # no proxy reaches this machine itself
+                event_hooks=hooks,
             )
-        return self._client
+        except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
+            raise TransientModelError(
+                f"the proxy or certificate that the environment names cannot be used ({type(error).__name__}): correct "
+                "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY and SSL_CERT_FILE (for a SOCKS proxy: pip install "
+                "'httpx[socks]')"
+            ) from None
+
+    def check_encoding(self, response: httpx.Response) -> None:
+        """Raise a ``ModelError`` where a body is packed in a way that may make gigabytes of one part."""
+        if response.headers.get("Content-Encoding", "identity").strip().lower() not in _ENCODINGS:
+            raise ModelError(f"{self._model} at {self.shown_url}: the Content-Encoding is other than gzip and deflate")
+
+    async def read_body(self, response: httpx.Response) -> bytearray:
+        """Read a body, up to ``MOST_MIB``, with keys hidden.
+
+        Raises:
+            ModelError: It is larger; or see ``check_encoding``.
+        """
+        body, most_mib = bytearray(), self._settings.MOST_MIB
+        self.check_encoding(response)
+        async for part in response.aiter_bytes():
+            body += part
+            if len(body) > most_mib * 2**20:
+                raise ModelError(
+                    f"{self._model} at {self.shown_url}: the body has more than {most_mib:g} MiB: "
+                    "ask for less at once, or name another server"
+                )
+        return self.hide(body) if len(body) <= _INLINE_BYTES else await asyncio.to_thread(self.hide, body)
+
+    async def refusal(self, response: httpx.Response, path: str) -> ModelError:
+        """Return the error of a response that succeeded not, to a request of a path below ``base_url``."""
+        body = await self.read_body(response)
+        return self._refusal(_Response(response.status_code, self._reason(response), response.headers, body), path)
 
     def _refusal(self, response: _Response, path: str = "chat/completions") -> ModelError:
         status, text = response.status, response.text
@@ -747,7 +763,8 @@ class OpenAIBackend:
         if status in (401, 403) and self._settings.api_key_env is None:
             return "set deployments.*.api_key_env to the key's variable"
         if status in (401, 403):
-            return f"check the key in {self._settings.api_key_env}"
+            name = self._settings.api_key_env
+            return f"the key in {name} is wrong, or may not do this: `export {name}=…` with one that may"
         if status in (402, 429):
             return "its credit is used up: top up the account, then repeat the command, which asks only what is left"
         if status in (404, 405, 501) and path.startswith(("files", "batches")):

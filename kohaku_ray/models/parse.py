@@ -7,27 +7,45 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from functools import cache
+from itertools import groupby, islice
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
+from kohaku_ray.documents.formats import FORMATS
+from kohaku_ray.documents.text.content import valid_doc_id
+from kohaku_ray.errors import DataError
 from kohaku_ray.index.terms import stop_words
-from kohaku_ray.models.json_text import FoundValue, find_values, loads, why_nothing
-from kohaku_ray.models.schema import ANSWER_FIELDS, MISSING, MOST_QUERY_CHARS
+from kohaku_ray.models.json_text import FoundValue, find_values, why_nothing
+from kohaku_ray.models.schema import ANSWER_FIELDS, MOST_QUERY_CHARS
 from kohaku_ray.records import Prediction, Reply
 from kohaku_ray.values.kinds import STATEMENT, ValueKind, read_as
-from kohaku_ray.values.read import BOOLEANS, WRAPPING, clean_text, is_blank_lenient
+from kohaku_ray.values.normalise import group_values, normalise, read_quantity
+from kohaku_ray.values.read import BOOLEANS, WRAPPING, clean_text, is_blank_lenient, is_blank_strict
+from kohaku_ray.values.spelling import one_form
+from kohaku_ray.values.tex import restore_tex
 
 _TRUE_WORDS = frozenset({"true", "yes", "1", "is_blank"})
+_PAGE = re.compile(
+    r"[\s,;:(\[#?_-]*(?:\b(?:p{1,2}\b\.?|pg\b\.?|pages?\b|sec\b\.?|sections?\b|chunk\b)|§)"
+    r"[\s=:.]*\d+(?:\.\d+)*(?:\s?[-–]\s?\d+)?[\s)\]]*\Z",
+    re.IGNORECASE,
+)
+_NODE = re.compile(r":(?:sec|p|s)\d+.*\Z")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_BETWEEN = re.compile(r"[\W_]+")
 _MAX_DEPTH = 6  # nesting inside one field: deeper is noise
 _REF_PREFIX = re.compile(r"^(?:ref|doc|document)?[_ ]?ids?\s*[=:]\s*", re.IGNORECASE)
 _REF_SPLIT = re.compile(r"[,;|\n]|\]\s*\[")
 _REF_KEYS = ("ref_id", "ref_ids", "doc_id", "id")
 _LISTS = frozenset(_REF_KEYS)
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\d_]\w*")  # a CJK character is a word
+_PLACEHOLDER = re.compile(r"[\W_]*|<[^<>]*>")  # "...", <value>
 _LEAST_WORDS = 3  # of a query that shares none with the question, as one that spells out an abbreviation
 _STEM_CHARS = 5
+_LONGEST_ARTICLE = 3  # of stop words in any language, in characters
 
 
 def parse_answer(
@@ -37,11 +55,16 @@ def parse_answer(
     unit: str | None = None,
     kind: ValueKind | None = None,
     words: str | None = None,
+    shown: Sequence[str] | None = None,
+    titles: Mapping[str, str] | None = None,
+    read_marks: Callable[[str], Collection[str]] | None = None,
 ) -> Prediction:
     """Read an answer.
 
-    ``is_blank: true`` beside a value of the kind asked for and a reference of the context is not believed; beside any
-    other value it is, and flagged.
+    ``is_blank: true`` beside a value of the kind asked for and a reference of the context is not believed, unless the
+    value is a text that stands nowhere in the context; beside any other value it is, and flagged. A text abstains where
+    the context does not bear it: one that may mean "no answer" (``None``) unless it is cited and stands there, any
+    other if it stands nowhere and is not cited, or no passage has most of its words.
 
     Args:
         reply: The model's reply.
@@ -49,27 +72,37 @@ def parse_answer(
         attempt: Attempt, from 0.
         unit: The unit asked for, used if the model names none.
         kind: The kind of value asked for; None: any.
-        words: The value of an answer that has a sentence and no value; None: it is blank.
+        words: The value of an answer that has a sentence and no value, which is borne out where it is cited; None: it
+            is blank.
+        shown: The texts of the context; None: not known, and what may mean "no answer" does.
+        titles: The titles of the context's documents, by which they may be cited.
+        read_marks: Reads the documents of the context that the answer's sentence cites; None: it cites none.
 
     Returns:
         A prediction; blank if the model abstained, and blank with ``error`` if nothing could be read.
     """
     reply = Reply(reply) if isinstance(reply, str) else reply
-    fields, flag = next(filter(None, map(_answer_fields, find_values(reply))), (None, ""))
+    fields, flag, is_one = _find_answer(reply, allowed, unit, titles)
     if fields is None:
         return Prediction(answer_unit=unit or "", attempt=attempt, error=why_nothing(reply, "JSON object of an answer"))
     if words and fields.get("answer") and not (fields.get("answer_value") or fields.get("is_blank")):
         fields["answer_value"] = words
     own_unit = value_text(fields.get("answer_unit"))
-    refs, n_foreign = match_refs(fields.get("ref_id"), allowed)
+    refs, n_foreign = match_refs(fields.get("ref_id"), allowed, titles)
     value, is_typed, odd = _value_of(fields, kind, unit)
     says_blank = value_text(fields.get("is_blank")).casefold() in _TRUE_WORDS
-    is_blank = is_blank_lenient(value) or (says_blank and not (refs and is_typed))
+    is_cited = bool(refs or (read_marks is not None and read_marks(value_text(fields.get("answer")))))
+    may_be_none = is_blank_lenient(value)
+    is_supported = _is_supported(value, unit, is_cited, says_blank, shown)
+    is_supported = is_cited if words and shown is not None and value.casefold() == words else is_supported
+    is_blank = not is_supported or (says_blank and (may_be_none or not (refs and is_typed)))
     flags = {
         "contradictory": not is_blank and (says_blank or odd == "contradictory"),
-        "withheld": says_blank and is_blank and not is_blank_lenient(value),
-        "uncited": not is_blank and not refs,
+        "withheld": says_blank and is_blank and not may_be_none,
+        "uncited": not (refs or may_be_none or (is_blank and says_blank)),
         "mistyped": not is_blank and (odd == "mistyped" or not is_typed),
+        "unit": not is_blank and read_quantity(value, own_unit, unit).differs,
+        "several": not is_one,
         "cut": flag == "cut",
         "repaired": flag == "repaired",
     }
@@ -118,13 +151,6 @@ def parse_plan(reply: Reply | str, question_text: str, n: int, shown: Iterable[s
     return sift_queries(queries, question_text, n, shown)
 
 
-def parse_missing(reply: Reply, question_text: str) -> Plan:
-    """Read what a reply says is missing (``schema.MISSING``) as a query beside the question; alone: it says nothing."""
-    fields = next((found[0] for found in map(_answer_fields, find_values(reply)) if found), {})
-    missing = value_text(fields.get(MISSING))
-    return sift_queries([missing] if missing else [], question_text, 2)
-
-
 def sift_queries(queries: Sequence[str], question_text: str, n: int, shown: Iterable[str] = ()) -> Plan:
     """Keep the queries that can be searched; arguments as of ``parse_plan``."""
     asked = _words(" ".join((STATEMENT.sub("", question_text), *shown)))
@@ -167,7 +193,7 @@ def value_text(value: Any, depth: int = 0) -> str:
     if isinstance(value, (int, float)):
         return str(int(value) if abs(value) < 1e15 and value == int(value) else value)
     if isinstance(value, str):
-        return clean_text(value).strip()
+        return clean_text(restore_tex(value)).strip()
     if isinstance(value, Mapping):
         return value_text(value["value"] if "value" in value else list(value.values()), depth + 1)
     texts = [text for item in value if (text := value_text(item, depth + 1))]
@@ -176,26 +202,90 @@ def value_text(value: Any, depth: int = 0) -> str:
     return "".join(texts)
 
 
-def match_refs(value: Any, allowed: Collection[str]) -> tuple[tuple[str, ...], int]:
+def match_refs(
+    value: Any, allowed: Collection[str], titles: Mapping[str, str] | None = None
+) -> tuple[tuple[str, ...], int]:
     """Match the value of ``ref_id`` with the documents of the context.
 
-    An id matches exactly, or else ignoring case and a ``ref_id=`` or brackets around it. A blank spelling is no
-    citation.
+    An id matches exactly, or else in one Unicode form, without case, a ``ref_id=`` or brackets around it; or else a
+    path, file name, page or title from which the id of exactly one document is made, or that names it. A blank spelling
+    is no citation.
+
+    Args:
+        value: As the model wrote it.
+        allowed: Ids of the documents in the context.
+        titles: Their titles, where they have one.
 
     Returns:
         The matched ids in the order cited, without repeats, and the number of other ids cited.
     """
-    n_folded = Counter(map(str.casefold, allowed))  # of ids that differ by case alone: exact matches only
-    known = {doc_id.casefold(): doc_id for doc_id in allowed if n_folded[doc_id.casefold()] == 1}
+    keys = [(key, doc_id) for doc_id in allowed for key in {one_form(doc_id), one_form(doc_id).casefold()}]
+    n_alike = Counter(key for key, _ in keys)  # of ids that differ by case or form alone: exact matches only
+    known = {key: doc_id for key, doc_id in keys if n_alike[key] == 1}
     matched: dict[str, None] = {}
     foreign: set[str] = set()
-    for cited in _cited(value, lambda text: _match_ref(text, allowed, known) is not None, 0):
-        match = _match_ref(cited, allowed, known)
-        if match is not None:
-            matched[match] = None
+
+    @cache
+    def named() -> Mapping[str, Set[str]]:
+        return _names_of(allowed, titles or {})
+
+    @cache
+    def match(text: str) -> str | None:
+        doc_id = _match_ref(text, allowed, known)
+        return _match_name(text, named()) if doc_id is None and not is_blank_lenient(text) else doc_id
+
+    for cited in _cited(value, lambda text: match(text) is not None, 0):
+        doc_id = match(cited)
+        if doc_id is not None:
+            matched[doc_id] = None
         elif not is_blank_lenient(cited):
             foreign.add(_bare_ref(cited).casefold())
     return tuple(matched), len(foreign)
+
+
+def _names_of(allowed: Iterable[str], titles: Mapping[str, str]) -> Mapping[str, Set[str]]:
+    """Return the documents by each of their names: their id, that without a suffix, their title."""
+    named: dict[str, set[str]] = {}
+    for doc_id in allowed:
+        for name in (doc_id, _without_suffix(doc_id), titles.get(doc_id, "")):
+            for key in _name_keys(name):
+                named.setdefault(key, set()).add(doc_id)
+    return named
+
+
+def _match_name(text: str, named: Mapping[str, Set[str]]) -> str | None:
+    """Find the only document that a path, a file name or a title names.
+
+    A page may stand behind it (nexus-rag#880), and a word with a colon before it (azure-search-openai-demo#2305).
+    """
+    text = _bare_ref(one_form(text))
+    behind = text if "://" in text else text.partition(":")[2].strip()
+    for name in dict.fromkeys((text, _PAGE.sub("", text), _NODE.sub("", text), behind, _PAGE.sub("", behind))):
+        *folders, file = name.replace("\\", "/").rstrip("/").split("/")
+        stem = _without_suffix(unquote(file.partition("?")[0] if "://" in name else file))
+        paths = ["-".join((*folders[n:], stem)) for n in range(len(folders) + 1)]
+        for key in (key for candidate in (name, *paths, _made_id(stem)) for key in _name_keys(candidate)):
+            if len(fitting := named.get(key, ())) == 1:
+                return next(iter(fitting))
+    return None
+
+
+def _made_id(stem: str) -> str:
+    try:
+        return valid_doc_id(stem, "")
+    except DataError:
+        return ""
+
+
+def _without_suffix(name: str) -> str:
+    stem, dot, suffix = name.rpartition(".")
+    return stem if f"{dot}{suffix.lower()}" in FORMATS else name
+
+
+def _name_keys(name: str) -> Iterable[str]:
+    """Fold a name: letters and digits count, and where others stand between them; then these alone (axial#797)."""
+    key = _BETWEEN.sub("-", one_form(name).casefold()).strip("-")
+    return dict.fromkeys(filter(None, (key, key.replace("-", ""))))
 
 
 def _cited(value: Any, is_known: Callable[[str], bool], depth: int) -> Iterator[str]:
@@ -218,11 +308,12 @@ def _cited(value: Any, is_known: Callable[[str], bool], depth: int) -> Iterator[
 
 
 def _match_ref(text: str, allowed: Collection[str], known: Mapping[str, str]) -> str | None:
-    text = unicodedata.normalize("NFC", text)  # the form of document ids
     for candidate in (text, text.strip(), _bare_ref(text)):
         if candidate in allowed:
             return candidate
-    return known.get(text.strip().casefold()) or known.get(_bare_ref(text).casefold())
+        if (doc_id := known.get(one_form(candidate))) or (doc_id := known.get(one_form(candidate).casefold())):
+            return doc_id
+    return None
 
 
 def _bare_ref(text: str) -> str:
@@ -245,8 +336,6 @@ def _value_of(fields: Mapping[str, Any], kind: ValueKind | None, unit: str | Non
 def _answer_fields(found: FoundValue) -> tuple[dict[str, Any], str] | None:
     """Return the fields of an answer and its flag; one that is not whole counts only with its value."""
     value = found.value
-    if isinstance(value, str):  # JSON encoded twice
-        value = loads(value)
     if not isinstance(value, dict):
         return None
     fields: dict[str, Any] = {}
@@ -256,6 +345,66 @@ def _answer_fields(found: FoundValue) -> tuple[dict[str, Any], str] | None:
         fields.pop(broken, None)
     is_answer = "answer_value" in fields if found.flag else any(name in fields for name in ANSWER_FIELDS)
     return (fields, found.flag) if is_answer else None
+
+
+def _is_supported(value: str, unit: str | None, is_cited: bool, says_blank: bool, shown: Sequence[str] | None) -> bool:
+    """Whether the context bears a value out, as far as a text tells; see ``parse_answer``."""
+    may_be_none = is_blank_lenient(value)
+    if shown is None or is_blank_strict(value.strip(WRAPPING)):
+        return not may_be_none
+    if not may_be_none and normalise(value, unit).kind != "text":
+        return True
+    if may_be_none:  # "Na" is sodium, "na" is not
+        return is_cited and is_stated(value, shown, any_case=False)
+    if is_stated(value, shown):
+        return True
+    words = set() if any(map(str.isdigit, value)) else _words(value)
+    words = {word for word in words if len(word) > _LONGEST_ARTICLE} or words
+    has_most = not says_blank and any(2 * len(words & _words(text)) > len(words) for text in shown)
+    return is_cited and (not words or has_most)
+
+
+def is_stated(value: str, shown: Iterable[str], *, any_case: bool = True) -> bool:
+    """Whether a text or number stands in one of the texts shown, not within a word."""
+    bare = _as_stated(value.strip(WRAPPING)).rstrip(".")
+    stated = re.compile(rf"(?<![A-Za-z0-9]){re.escape(bare)}(?![A-Za-z0-9])", re.IGNORECASE if any_case else re.NOFLAG)
+    return any(map(str.isalnum, bare)) and any(stated.search(_as_stated(text)) for text in shown)
+
+
+def _as_stated(text: str) -> str:
+    return " ".join(_THOUSANDS.sub("", one_form(text)).split())
+
+
+def _find_answer(
+    reply: Reply, allowed: Collection[str], unit: str | None, titles: Mapping[str, str] | None
+) -> tuple[dict[str, Any] | None, str, bool]:
+    """Return the fields of the object that is most like an answer, its flag, and whether no equal one differs in value.
+
+    A whole object goes before one that is cut, and that before a repaired one. Of equals the first counts: what a model
+    goes on to ask and answer itself stands behind (dify#42006).
+    """
+    answers = filter(None, map(_answer_fields, find_values(reply, as_written=True)))
+    for flag, same_flag in groupby(answers, lambda answer: answer[1]):
+        likely = [fields for fields, _ in (islice(same_flag, 1) if flag == "cut" else same_flag)]
+        if len(likely) == 1:
+            return likely[0], flag, True
+        ranks = [_rank(fields, allowed, titles) for fields in likely]
+        best = [fields for fields, rank in zip(likely, ranks, strict=True) if rank == max(ranks)]
+        values = [value_text(fields.get("answer_value", fields.get("answer"))) for fields in best]
+        units = [value_text(fields.get("answer_unit")) for fields in best]
+        return best[0], flag, len(set(group_values(values, unit, units))) == 1
+    return None, "", True
+
+
+def _rank(
+    fields: Mapping[str, Any], allowed: Collection[str], titles: Mapping[str, str] | None
+) -> tuple[int, bool, bool]:
+    """Rank an object by the schema: has it both fields, no placeholder, and references of the context or says none."""
+    value, n_fields = fields.get("answer_value"), ("answer_value" in fields) + ("ref_id" in fields)
+    text = value_text(value)
+    is_value = not isinstance(value, Mapping) and _PLACEHOLDER.fullmatch(text) is None
+    says_none = is_value and is_blank_lenient(text)
+    return n_fields, is_value, says_none or bool(match_refs(fields.get("ref_id"), allowed, titles)[0])
 
 
 def _query_list(found: FoundValue) -> list[str] | None:

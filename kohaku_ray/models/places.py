@@ -18,7 +18,7 @@ class Places:
         self._arrivals = itertools.count()
 
     @asynccontextmanager
-    async def taken(self, priority: int) -> AsyncIterator[None]:
+    async def hold_place(self, priority: int) -> AsyncIterator[None]:
         """Hold a place while the block runs."""
         if self._n_free:
             self._n_free -= 1

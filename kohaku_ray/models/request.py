@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kohaku_ray.errors import DataError, ModelError, UnfinishedReplyError
 from kohaku_ray.records import CUT, WHOLE, Reply, digest
-from kohaku_ray.storage import read_file
+from kohaku_ray.store.storage import read_file
 from kohaku_ray.values.read import clean_text
 
 CACHED = 32

@@ -13,7 +13,8 @@ from typing import Any
 
 from kohaku_ray.models.request import CHARS_PER_TOKEN
 from kohaku_ray.records import BLANK
-from kohaku_ray.values.kinds import LONGEST_TEXT, ValueKind
+from kohaku_ray.values.kinds import ValueKind
+from kohaku_ray.values.spelling import LONGEST_VALUE
 
 ANSWER_FIELDS = ("explanation", "answer", "answer_value", "answer_unit", "ref_id")
 """Fields of an answer in the order they are generated: the reasoning comes before the value it leads to."""
@@ -21,16 +22,13 @@ ANSWER_FIELDS = ("explanation", "answer", "answer_value", "answer_unit", "ref_id
 SHORT_FIELDS = tuple(field for field in ANSWER_FIELDS if field != "answer")
 """Those of a small model: after an answer that is a value already, it gives the value as ``is_blank``."""
 
-MISSING = "missing"
-"""Field of an answer in which a model that abstains names what to search (`kohaku.second_round`)."""
-
 MOST_QUERY_CHARS = 200
 """Longest query of a plan, in characters."""
 
 _NUMBER = r"-?[0-9]{1,18}(\.[0-9]{1,12})?([eE][+-]?[0-9]{1,3})?"
 _SEPARATED = r"-?([0-9]{1,3}(,[0-9]{3}){1,5}|[0-9]{1,18})(\.[0-9]{1,12})?([eE][+-]?[0-9]{1,3})?"
 _RANGE = rf"\[{_NUMBER},{_NUMBER}\]"
-_SHORT = {"type": "string", "maxLength": LONGEST_TEXT}
+_SHORT = {"type": "string", "maxLength": LONGEST_VALUE}
 _UNIT = {"type": "string", "maxLength": 40}
 _VALUES: dict[ValueKind | None, dict[str, Any]] = {
     "range": {"type": "string", "pattern": f"^({BLANK}|{_RANGE})$"},
@@ -60,7 +58,7 @@ def answer_schema(
         kind: Kind of value asked for; None: any text.
         most_chars: Longest explanation and longest answer, in characters; None: unbounded.
         most_refs: Most references; None: as many as documents.
-        fields: Those of ``ANSWER_FIELDS`` and ``MISSING`` that a reply has.
+        fields: Those of ``ANSWER_FIELDS`` that a reply has.
 
     Returns:
         A JSON schema; without documents it allows an empty ``ref_id`` only.
@@ -70,8 +68,7 @@ def answer_schema(
     cited = {"type": "string", "enum": known} if known and constrain else _SHORT
     refs = {"type": "array", "items": cited, "maxItems": min(len(known), most_refs or len(known))}
     value = _COPIED if kind == "number" and "answer" not in fields else _VALUES[kind]
-    missing = {"type": "string", "maxLength": MOST_QUERY_CHARS}
-    every = dict(zip((*ANSWER_FIELDS, MISSING), (prose, prose, value, _UNIT, refs, missing), strict=True))
+    every = dict(zip(ANSWER_FIELDS, (prose, prose, value, _UNIT, refs), strict=True))
     return _object({name: every[name] for name in fields})
 
 

@@ -45,8 +45,6 @@ class VllmConfig(WeightsConfig):
     """LoRA adapters by a name of yours: path, or name on the hub; `model: NAME + ADAPTER` asks with one of them."""
     max_replicas: PositiveInt | None = None
     """Most replicas when Serve scales with load; None: always `replicas`."""
-    max_images: PositiveInt = 16
-    """Most images per prompt, where `vision` is set."""
     max_ongoing: PositiveInt = 256
     """Requests in flight per replica."""
     tensor_parallel: PositiveInt = 1
@@ -71,10 +69,6 @@ class VllmConfig(WeightsConfig):
     """Environment variables of the replicas, such as VLLM_CPU_KVCACHE_SPACE (GiB)."""
     reasoning_effort: Literal["low", "medium", "high"] | None = None
     """How long a model such as gpt-oss reasons before it replies; None: the model's default."""
-    router: Literal["question", "power_of_two"] = "question"
-    """All calls of a question go to one replica, or each call to the less loaded of two."""
-    load_bound: Annotated[float, Field(ge=1)] = 1.25
-    """Most questions in flight on a replica, as a multiple of the mean; beyond it, a question goes to another."""
 
     @property
     def n_engines(self) -> int:
@@ -207,6 +201,7 @@ _NOT_OF_REPLIES = {
     "enforce_eager",
     "cpu_offload_gb",
     "disable_log_stats",
+    "attention_config",
     "scheduling_policy",
     "max_loras",
     "max_cpu_loras",

@@ -19,6 +19,12 @@ BATCHED_TOKENS = 8192
 """Tokens of a step on GPUs, as `LLM.generate` has it on most. A server's default on an A100 or L4 is 2,048: a quarter
 of the prefill beside the same decodes (vLLM's `get_batch_defaults`)."""
 
+MOST_IMAGES = 16
+"""Most images of a prompt that a vision model's engine takes."""
+
+IGNORE_EOS = "KOHAKU_RAY_IGNORE_EOS"
+"""Set in the environment of a benchmark's vLLM replicas: a reply without a schema has ``max_tokens``."""
+
 
 def engine_kwargs(deployment: VllmConfig) -> dict[str, Any]:
     """Return the engine's arguments; the deployment's own ``engine_kwargs`` win."""
@@ -37,7 +43,7 @@ def engine_kwargs(deployment: VllmConfig) -> dict[str, Any]:
         "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
     }
     if deployment.vision:
-        kwargs["limit_mm_per_prompt"] = {"image": deployment.max_images}
+        kwargs["limit_mm_per_prompt"] = {"image": MOST_IMAGES}
     if deployment.revision is not None:
         kwargs["revision"] = deployment.revision
     if deployment.cpus is not None:

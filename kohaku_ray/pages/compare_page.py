@@ -25,14 +25,14 @@ from kohaku_ray.pages.glance import cost_lines, read_usage
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
 from kohaku_ray.pages.questions import PageLimits, QuestionView, anchor_of
 from kohaku_ray.pages.report import Inputs, Select, gather, make_filters
-from kohaku_ray.pages.score_text import explain_conflict, pair_text, signed
-from kohaku_ray.pages.text import list_link
-from kohaku_ray.run.record.directory import submission_of
-from kohaku_ray.run.record.files import read_run
-from kohaku_ray.run.record.listing import DEFAULT, find_label, list_differing
-from kohaku_ray.run.tables import SHARED
+from kohaku_ray.pages.score_text import explain_conflict, pair_text, write_signed
+from kohaku_ray.pages.text import leave_out_shared, list_link
+from kohaku_ray.runs.files import read_run
 from kohaku_ray.settings import shown_path
-from kohaku_ray.storage import publish
+from kohaku_ray.store.directory import submission_of
+from kohaku_ray.store.listing import DEFAULT, find_label, list_differing
+from kohaku_ray.store.storage import publish
+from kohaku_ray.store.tables import SHARED
 from kohaku_ray.table import Column, Table
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def _names(runs: Sequence[str], differing: Sequence[tuple[str, str, str]]) -> li
         named = differing[:_MOST_IN_NAME]
         own = [[f"{key}={values[side]}" for key, *values in named] for side in range(2)]
     names = [", ".join(re.sub(r"^[\w.]+\.(?=\w+=)", "", part) for part in of_run) for of_run in own]
-    return names if all(names) and names[0] != names[1] else [shown_path(run) for run in runs]
+    return names if all(names) and names[0] != names[1] else leave_out_shared([shown_path(run) for run in runs])
 
 
 def _draw_interval(pair: Pair) -> dict[str, object] | None:
@@ -223,8 +223,8 @@ def _draw_interval(pair: Pair) -> dict[str, object] | None:
     conflict = explain_conflict(pair.interval, pair.permutation)
     return {
         **ends,
-        "low_text": signed(low),
-        "high_text": signed(high),
+        "low_text": write_signed(low),
+        "high_text": write_signed(high),
         "holds_0": low <= 0 <= high,
         "conflict": conflict,
     }

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 
 import numpy as np
-from markupsafe import Markup
 
 from kohaku_ray.index.arrays import F64
 from kohaku_ray.pages.plots import (
@@ -14,6 +13,7 @@ from kohaku_ray.pages.plots import (
     INK,
     PALETTE,
     WIDTH_IN,
+    Plot,
     add_legend,
     drawing,
     legend_name,
@@ -34,7 +34,7 @@ _N_BINS = 10  # about
 @drawing()
 def row_bars(
     names: Sequence[str], series: Mapping[str, Sequence[float]], *, x_label: str, y_label: str = "", label: str
-) -> Markup:
+) -> Plot:
     """Draw shares of 1 as bars that lie, each with its per cent: a bar per series for each name, from the top.
 
     NaN: there is no such bar.
@@ -57,7 +57,7 @@ def row_bars(
 
 
 @drawing()
-def named_points(points: Mapping[str, tuple[float, float]], *, x_label: str, y_label: str, label: str) -> Markup:
+def named_points(points: Mapping[str, tuple[float, float]], *, x_label: str, y_label: str, label: str) -> Plot:
     """Draw shares of 1 against each other: a point per name, of its own colour and mark."""
     columns = 2 if max(map(len, points)) <= 26 else 1
     figure, axes = new_figure(WIDTH_IN, HEIGHT_IN + 0.17 * -(-len(points) // columns))
@@ -82,7 +82,7 @@ def _per_cent(share: float, _: object) -> str:
 @drawing()
 def difference_points(
     x: Sequence[float], differences: Sequence[float], *, x_label: str, y_label: str, label: str
-) -> Markup:
+) -> Plot:
     """Draw differences against scores: what rises is green, what falls orange, what stays grey.
 
     Solid: no difference; dashed: the least-squares line, where the scores differ.
@@ -102,7 +102,7 @@ def difference_points(
 
 
 @drawing()
-def histogram(values: Sequence[float], *, x_label: str, y_label: str, label: str) -> Markup:
+def histogram(values: Sequence[float], *, x_label: str, y_label: str, label: str) -> Plot:
     """Draw how many differences lie in each of about ten bins, of which 0 is an edge; dashed: their mean."""
     from matplotlib.ticker import MaxNLocator
 

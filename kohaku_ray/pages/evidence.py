@@ -17,6 +17,7 @@ from kohaku_ray.index.images import Images
 from kohaku_ray.index.nodes import KINDS, NodeTable
 from kohaku_ray.index.store import Index
 from kohaku_ray.pages.text import cut, web_link
+from kohaku_ray.values.spelling import ref_key
 
 MOST_LOCATED = 20_000
 """Most places of nodes that are kept: questions of one subject share most of them."""
@@ -44,11 +45,11 @@ class Documents:
 
     titles: Mapping[str, str]
     urls: Mapping[str, str]
-    indexed: frozenset[str] | None = None  # ids, in small letters, that the index has; None: there is no index
+    indexed: frozenset[str] | None = None  # ids, by ``ref_key``, that the index has; None: there is no index
 
     def has_any(self, doc_ids: Iterable[str]) -> bool:
         """Tell whether the index has one of these documents, or may have it."""
-        return self.indexed is None or any(doc_id.lower() in self.indexed for doc_id in doc_ids)
+        return self.indexed is None or any(ref_key(doc_id) in self.indexed for doc_id in doc_ids)
 
     def cite(self, doc_ids: Sequence[str]) -> tuple[Citation, ...]:
         """Look up titles and addresses of cited documents."""

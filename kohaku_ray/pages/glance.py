@@ -9,6 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from kohaku_ray.evaluation.paired import score_interval
+from kohaku_ray.models.summary import pluralize, with_prompts
 from kohaku_ray.pages.questions import (
     ABSTAINED,
     CAUSES,
@@ -16,6 +17,7 @@ from kohaku_ray.pages.questions import (
     IN_THE_REST,
     NO_ANSWER,
     NOT_INDEXED,
+    NOT_SHOWN,
     READING,
     RETRIEVAL,
     VOTE,
@@ -23,9 +25,8 @@ from kohaku_ray.pages.questions import (
     QuestionView,
 )
 from kohaku_ray.pages.text import list_link
-from kohaku_ray.run.record.files import RunFiles
-from kohaku_ray.run.record.summary import pluralize, with_prompts
-from kohaku_ray.run.tables import SCHEMAS, SPENT
+from kohaku_ray.runs.files import RunFiles
+from kohaku_ray.store.tables import SCHEMAS, SPENT
 
 if TYPE_CHECKING:
     import polars as pl
@@ -39,7 +40,8 @@ _NOTES = {
     VOTE: "a member had the right value, and lost the vote",
     NOT_INDEXED: "no document of the truth is in the index: it was rejected, or is none of the configured files",
     RETRIEVAL: "no document of the truth is in any step before the answer",
-    READING: "no member read the right value, though a document of the truth was found or cannot be traced",
+    NOT_SHOWN: "the right value stands in no text that the models were shown, though a document of the truth was found",
+    READING: "no member read the right value, though it stands in a text that was shown, or cannot be looked for",
     IN_THE_REST: "the value is right, another part of the score is not",
 }
 _NOT_MADE = "Nothing was paid in this run: every reply came from the ledger. These are the figures of the first calls."
@@ -68,6 +70,7 @@ class ScoreLine:
     low: float | None
     high: float | None
     n: int
+    why: str = ""  # why an end is missing, or how the interval was made where questions do not differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +119,8 @@ def score_lines(gold: Gold) -> list[ScoreLine]:
         rows = list(gold.scores[metric.name].values())
         clusters = None if gold.clusters is None else [gold.clusters[row.question_id] for row in rows]
         interval = score_interval(metric, rows, clusters)
-        ends = (None, None) if interval.reason else (interval.low, interval.high)
-        lines.append(ScoreLine(metric.name, metric.aggregate(rows).score, *ends, len(rows)))
+        score = metric.aggregate(rows).score
+        lines.append(ScoreLine(metric.name, score, interval.low, interval.high, len(rows), interval.reason))
     return lines
 
 
@@ -174,7 +177,8 @@ def _money(run: RunFiles, usage: pl.DataFrame) -> str:
     if not dollars and not any(isinstance(price, Mapping) and any(price.values()) for price in prices):
         return "No price in dollars: the configuration gives none (deployments.NAME.price)."
     made = usage.filter(source="made")["dollars"].sum()
-    return f"${dollars:,.4f}, of which ${made:,.4f} for calls made by this run"
+    of_run = f"of which ${made:,.4f} for calls made by this run" if made else "none of it in this run"
+    return f"${dollars:,.4f}, {of_run}" if dollars else "$0: every price is 0"
 
 
 def leads(views: Sequence[QuestionView], causes: Sequence[Cause], n_shown: int) -> list[Lead]:

@@ -19,11 +19,12 @@ from kohaku_ray.pages.score_text import (
     shift_table,
     write_effect,
 )
-from kohaku_ray.pages.sweep_tables import order_of
+from kohaku_ray.pages.sweep_tables import DECIMAL
 from kohaku_ray.pages.text import cut
-from kohaku_ray.storage import publish
+from kohaku_ray.store.storage import publish
 from kohaku_ray.sweep.compare import SweepGroups
-from kohaku_ray.table import Table
+from kohaku_ray.sweep.statistics import rank_settings
+from kohaku_ray.table import Column, Table
 
 MOST_DRAWN = 30
 """Most names in a plot of differences: the best on the first group."""
@@ -77,7 +78,7 @@ def group_block(groups: SweepGroups, of: str, about: str) -> dict[str, Any]:
 def group_tables(groups: SweepGroups, of: str) -> Iterator[Table]:
     """Lay out every table of the groups."""
     split, names = groups.split, groups.names
-    yield group_table(names, order_of(groups), split)
+    yield group_table(names, rank_settings(groups), split)
     for label in split.labels[1:]:
         yield shift_table(split, label, of)
         if len(names) > BANDS[0]:
@@ -89,17 +90,24 @@ def group_tables(groups: SweepGroups, of: str) -> Iterator[Table]:
 
 def group_charts(groups: SweepGroups, of: str) -> Iterator[Chart]:
     """Draw the first two groups: scores against each other, differences, ranks and rank bands."""
-    split, order = groups.split, order_of(groups)
+    split, order = groups.split, rank_settings(groups)
     first, second = split.labels[:2]
     a, b = ([score.score for score in split.scores[label]] for label in (first, second))
     differences, shift = split.differences[second], shift_of(split, second)
     scores = cut(
         "; ".join(f"{groups.names[number]}: {a[number]:.3f}, {b[number]:.3f}" for number in order), _SAID_CHARS
     )
+    heads = *(f"score {label}" for label in (first, second)), "difference"
+    ranks = [split.ranks[label] for label in (first, second)]
+    data = Table.of(
+        [of, *(Column(head, DECIMAL) for head in heads), *(Column(f"rank {label}", "g") for label in (first, second))],
+        [(groups.names[i], a[i], b[i], differences[i], *(rank[i] for rank in ranks)) for i in order],
+    )
     yield Chart(
         f"Score on {second} against {first}",
         f"A point for each of {shift.n} {of}; above the dashed line it scores more on the second group.",
         scatter(a, b, x_label=f"score, {first}", y_label=f"score, {second}", label=f"{first}, {second}: {scores}"),
+        data,
     )
     pearson = shift.correlation.pearson
     yield Chart(
@@ -114,6 +122,7 @@ def group_charts(groups: SweepGroups, of: str) -> Iterator[Chart]:
             y_label=f"{second} less {first}",
             label=f"Difference by the score on {first}, Pearson {write_effect(pearson)}. {first}, {second}: {scores}",
         ),
+        data,
     )
     yield Chart(
         f"Distribution of the differences, {second} less {first}",
@@ -125,6 +134,7 @@ def group_charts(groups: SweepGroups, of: str) -> Iterator[Chart]:
             label=f"Differences from {shift.least:+.3f} to {shift.greatest:+.3f}, median {shift.median:+.3f}: "
             f"{shift.n_down} of {shift.n} below 0, {shift.n_up} above",
         ),
+        data,
     )
     drawn = order[:MOST_DRAWN]
     yield Chart(
@@ -138,6 +148,7 @@ def group_charts(groups: SweepGroups, of: str) -> Iterator[Chart]:
             y_label=of,
             label=f"Differences of {first}, {second}: {scores}",
         ),
+        data,
     )
     drawn = order[:N_SLOPES]
     before, after = ([split.ranks[label][number] for number in drawn] for label in (first, second))
@@ -151,6 +162,7 @@ def group_charts(groups: SweepGroups, of: str) -> Iterator[Chart]:
             heads=(first, second),
             label=f"Ranks by {first}, {second}: {scores}",
         ),
+        data,
     )
     bands = rank_bands(split, second)
     yield Chart(
@@ -163,6 +175,10 @@ def group_charts(groups: SweepGroups, of: str) -> Iterator[Chart]:
             x_label=f"{second} less {first}",
             y_label="rank",
             label="; ".join(f"ranks {band.name}: {band.difference:+.3f}" for band in bands),
+        ),
+        Table.of(
+            ["rank", of, *(Column(head, DECIMAL) for head in ("difference", "sd"))],
+            [(band.name, band.n, band.difference, band.sd) for band in bands],
         ),
     )
 

@@ -18,7 +18,7 @@ from kohaku_ray.index.nodes import KINDS, PARAGRAPH
 from kohaku_ray.index.store import Index
 from kohaku_ray.pages.plots import INK, drawing, legend_name, new_figure
 from kohaku_ray.records import pluralize
-from kohaku_ray.storage import is_uri, publish
+from kohaku_ray.store.storage import is_uri, publish
 
 MAX_NODES = 20_000
 """Most nodes drawn; a larger index is sampled."""
@@ -72,7 +72,7 @@ def write_index_map(index_path: str, output: str | None = None, max_nodes: int =
     if suffix not in {".svg", ".png"}:
         raise DataError(f"{target}: the map is an .svg or a .png file, not {suffix or 'one without a suffix'}.")
     index = Index.open(index_path)
-    shown = _shown(index)
+    shown = _display_kinds(index)
     rows = sample_rows(shown, max_nodes)
     paragraphs = rows[shown[rows] == PARAGRAPH]
     full = index.node_vectors(paragraphs, own_text=True)
@@ -99,7 +99,7 @@ def write_index_map(index_path: str, output: str | None = None, max_nodes: int =
     return target
 
 
-def _shown(index: Index) -> I64:
+def _display_kinds(index: Index) -> I64:
     """What each node is shown as: shape ``(n,)``, places in ``_SHOWN``."""
     shown = index.nodes.kind.astype(np.int64)
     if index.manifest["settings"]["paragraph_vectors"] == "full":

@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 
 from kohaku_ray.pages.tables import as_html
 from kohaku_ray.pages.text import cut, list_link, visible, write_number
-from kohaku_ray.run.record.summary import pluralize
+from kohaku_ray.records import pluralize
 
 MAX_BYTES = 28_000_000
 """A browser opens a page of this size in less than two seconds: see benchmarks/page.py."""
@@ -115,7 +115,7 @@ class Packed:
 
     def n_bytes_so_far(self) -> int:
         """Count the bytes that all parts take so far, those of the unfinished chunk too."""
-        return self.n_bytes + (_written_bytes(_pack(self._parts)) if self._parts else 0)
+        return self.n_bytes + (_base64_bytes(_pack(self._parts)) if self._parts else 0)
 
     def elements(self) -> Iterator[Markup]:
         """Write each chunk as an element of the page; they stand before its script."""
@@ -127,7 +127,7 @@ class Packed:
 
     def _finish(self) -> None:
         self._chunks.append(_pack(self._parts))
-        self.n_bytes += _written_bytes(self._chunks[-1])
+        self.n_bytes += _base64_bytes(self._chunks[-1])
         self._parts, self._n_chars = [], 0
 
 
@@ -135,5 +135,5 @@ def _pack(parts: list[str]) -> bytes:
     return zlib.compress(_BETWEEN.join(parts).encode(), 6)
 
 
-def _written_bytes(chunk: bytes) -> int:
+def _base64_bytes(chunk: bytes) -> int:
     return 4 * -(-len(chunk) // 3)  # in base64

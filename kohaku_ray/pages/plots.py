@@ -1,4 +1,4 @@
-"""Plots as SVG elements for a page: the same numbers give the same bytes.
+"""Plots, as SVG elements of a page and as files: the same numbers give the same bytes.
 
 Text and axes are ``currentColor``, so that a plot is readable on light and on dark. Colours are Okabe and Ito's, which
 colour-blind readers can distinguish; every bar also carries its number. All plots take ``x_label`` and ``y_label``, the
@@ -11,11 +11,11 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, pairwise, product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from markupsafe import Markup, escape
 
 from kohaku_ray.index.arrays import F64
 from kohaku_ray.pages.text import one_line, visible
+from kohaku_ray.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,9 +55,11 @@ SCALE_STEPS = 32
 """Steps of a scale's colours: of 50 and more, matplotlib draws an image, which pages do not load."""
 
 _DASHES = ("-", "--", ":", "-.")
+_NEAR = 0.015  # of the height of all lines: about a line's width
 _STYLE: dict[str, Any] = {
     "svg.hashsalt": "kohaku_ray",
     "svg.fonttype": "none",
+    "pdf.fonttype": 42,  # whole fonts: journals refuse Type 3
     "text.parse_math": False,
     "font.family": "sans-serif",
     "font.size": 9,
@@ -67,7 +70,10 @@ _STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "figure.constrained_layout.use": True,
 }
-_NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+_NO_METADATA: dict[str, dict[str, Any]] = {
+    "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
+    "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer")),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +95,27 @@ class PlotLine:
     is_limit: bool = False  # drawn dashed and grey
 
 
+class Plot(Markup):
+    """A plot as an ``<svg>`` element of a page."""
+
+    figure: Figure
+
+    def as_file(self, form: Literal["svg", "pdf"]) -> bytes:
+        """Write the plot as a file of its own, in the page's ink on no ground; its text stays text."""
+        buffer = io.BytesIO()
+        with drawing():
+            self.figure.savefig(buffer, format=form, transparent=True, metadata=_NO_METADATA[form])
+        return buffer.getvalue()
+
+
 @dataclass(frozen=True, slots=True)
 class Chart:
     """A plot with its title, and a note on how to read it."""
 
     title: str
     note: str
-    svg: Markup
+    svg: Plot
+    data: Table | None = None  # what is drawn; a chart with it is also written as files
 
 
 @contextmanager
@@ -116,10 +136,10 @@ def new_figure(width_in: float = WIDTH_IN, height_in: float = HEIGHT_IN) -> tupl
     return figure, figure.subplots()
 
 
-def svg_text(figure: Figure, label: str) -> Markup:
+def svg_text(figure: Figure, label: str) -> Plot:
     """Write a figure, drawn under ``drawing``, as a scalable ``<svg>`` element with a text label."""
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata=_NO_METADATA)
+    figure.savefig(buffer, format="svg", transparent=True, metadata=_NO_METADATA["svg"])
     text = buffer.getvalue()
     box = re.search(r'viewBox="[^"]*"', text)
     width_in = figure.get_figwidth()
@@ -129,7 +149,9 @@ def svg_text(figure: Figure, label: str) -> Markup:
     body = f"{head}{box[0] if box else ''}>{text[text.index('>', text.index('<svg ')) + 1 :]}"
     body = re.sub(r'<g id="[^"]*"', "<g", body)  # ids repeat from plot to plot, and nothing refers to groups
     body = re.sub(r"\s*<metadata>.*?</metadata>|\s*<style [^>]*>.*?</style>", "", body, flags=re.DOTALL)
-    return Markup(body.replace(INK, "currentColor").strip())  # noqa: S704 - matplotlib escapes every name
+    plot = Plot(body.replace(INK, "currentColor").strip())  # matplotlib escapes every name
+    plot.figure = figure
+    return plot
 
 
 def shorten(text: str, n_chars: int) -> str:
@@ -148,7 +170,7 @@ def legend_name(text: str) -> str:
 @drawing()
 def grouped_bars(
     labels: Sequence[str], series: Mapping[str, Sequence[float]], *, x_label: str, y_label: str, label: str
-) -> Markup:
+) -> Plot:
     """Draw shares between 0 and 1 side by side, each with its number: a bar per series in each group of ``labels``."""
     figure, axes = new_figure()
     width = 0.8 / max(len(series), 1)
@@ -174,7 +196,7 @@ def stacked_bars(
     x_label: str,
     y_label: str,
     label: str,
-) -> Markup:
+) -> Plot:
     """Draw counts on top of each other, a bar per label; series of zeros are left out."""
     from matplotlib.ticker import MaxNLocator
 
@@ -194,7 +216,7 @@ def stacked_bars(
 @drawing()
 def share_bars(
     names: Sequence[str], series: Mapping[str, Sequence[float]], colours: Mapping[str, str], *, x_label: str, label: str
-) -> Markup:
+) -> Plot:
     """Draw shares of 1 one after another, one bar per name, from the top; series of zeros are left out."""
     drawn = {name: np.asarray(shares, np.float64) for name, shares in series.items() if np.any(shares)}
     least = LEAST_LABELLED * max([float(np.sum(shares)) for shares in zip(*drawn.values(), strict=True)], default=1.0)
@@ -224,7 +246,7 @@ def _stack(
 
 
 @drawing()
-def share_points(points: Sequence[tuple[float, float, int]], *, x_label: str, y_label: str) -> Markup:
+def share_points(points: Sequence[tuple[float, float, int]], *, x_label: str, y_label: str) -> Plot:
     """Draw shares against shares, each with its number of cases, and the line where both are equal."""
     figure, axes = new_figure()
     axes.plot([0, 1], [0, 1], color=PALETTE[7], linestyle="--", linewidth=1)
@@ -240,7 +262,7 @@ def share_points(points: Sequence[tuple[float, float, int]], *, x_label: str, y_
 
 
 @drawing()
-def ranges(series: Mapping[str, npt.ArrayLike], *, x_label: str, label: str) -> Markup:
+def ranges(series: Mapping[str, npt.ArrayLike], *, x_label: str, label: str) -> Plot:
     """Draw the spread of non-negative numbers, at least one per name; the axis is logarithmic above 1.
 
     A line from the 5th to the 95th percentile, a box over the middle half, the median.
@@ -281,7 +303,7 @@ def heat_map(
     y_label: str,
     label: str,
     least_span: float = 0.0,
-) -> Markup:
+) -> Plot:
     """Draw a grid of numbers, shape ``(rows, columns)``, as colours, each with its text; NaN where there is none.
 
     The colours span ``least_span`` at least: numbers that differ by less have nearly the same colour.
@@ -332,7 +354,7 @@ def _scale(figure: Figure, axes: Axes, low: float, high: float) -> None:
 
 
 @drawing()
-def lines(every: Sequence[PlotLine], *, x_label: str, y_label: str, label: str) -> Markup:
+def lines(every: Sequence[PlotLine], *, x_label: str, y_label: str, label: str) -> Plot:
     """Draw lines from 0 up, with a mark at every point."""
     figure, axes = new_figure()
     colours, dashes = cycle(PALETTE), cycle(("--", ":", "-."))
@@ -349,7 +371,7 @@ def lines(every: Sequence[PlotLine], *, x_label: str, y_label: str, label: str) 
 
 
 @drawing()
-def banded_lines(lines: Sequence[Band], *, x_label: str, y_label: str, label: str) -> Markup:
+def banded_lines(lines: Sequence[Band], *, x_label: str, y_label: str, label: str) -> Plot:
     """Draw at least one line with its band; the x axis is logarithmic where it spans more than a factor of 50.
 
     More than ``MOST_BANDS`` lines are drawn one per panel, with equal axes, the others behind it in grey.
@@ -359,11 +381,12 @@ def banded_lines(lines: Sequence[Band], *, x_label: str, y_label: str, label: st
     columns = 1 if len(lines) == 1 or max(len(line.name) for line in lines) > 26 else 2
     figure, axes = new_figure(WIDTH_IN, HEIGHT_IN + 0.17 * (len(lines) // columns if len(lines) > 1 else 0))
     looks = zip(cycle(PALETTE), (dash for dash in cycle(_DASHES) for _ in PALETTE), strict=False)
+    near = _NEAR * max(float(np.ptp([value for line in lines for value in line.mean])), 1e-9)
     drawn: list[set[tuple[float, ...]]] = []  # segments of the lines so far
     for line, (colour, dash) in zip(lines, looks, strict=False):
         name = legend_name(shorten(line.name, 54 // columns))
         segments = set(_segments(line))
-        n_below = sum(bool(segments & other) for other in drawn)
+        n_below = sum(_overlap(segments, other, near) for other in drawn)
         drawn.append(segments)
         style: Any = (0, (3.0, 3.0 * n_below + 1.0)) if n_below else dash  # what lies below shows in the gaps
         size = max(3.5 - n_below, 1.5) if n_below else 3.5
@@ -377,7 +400,7 @@ def banded_lines(lines: Sequence[Band], *, x_label: str, y_label: str, label: st
 
 
 @drawing()
-def _small_multiples(lines: Sequence[Band], *, x_label: str, y_label: str, label: str) -> Markup:
+def _small_multiples(lines: Sequence[Band], *, x_label: str, y_label: str, label: str) -> Plot:
     """Draw each line in a panel of its own, two side by side."""
     from matplotlib.figure import Figure
 
@@ -406,6 +429,15 @@ def _segments(line: Band) -> Iterator[tuple[float, ...]]:
     return ((*start, *end) for start, end in pairwise(points))
 
 
+def _overlap(segments: Set[tuple[float, ...]], others: Set[tuple[float, ...]], near: float) -> bool:
+    """Whether a segment lies so near to another one, between the same x, that a line drawn over it would hide it."""
+    return any(
+        (x, x_end) == (other[0], other[2]) and max(abs(y - other[1]), abs(y_end - other[3])) <= near
+        for x, y, x_end, y_end in segments
+        for other in others
+    )
+
+
 def _fill_band(axes: Axes, line: Band, colour: str, alpha: float) -> None:
     mean, sd = np.asarray(line.mean, np.float64), np.nan_to_num(np.asarray(line.sd, np.float64))
     axes.fill_between(line.x, mean - sd, mean + sd, color=colour, alpha=alpha, linewidth=0)
@@ -425,7 +457,7 @@ def _number_ticks(axes: Axes, lines: Sequence[Band], most: int) -> None:
 @drawing()
 def error_bars(
     names: Sequence[str], mean: Sequence[float], sd: Sequence[float], *, x_label: str, y_label: str, label: str
-) -> Markup:
+) -> Plot:
     """Draw one point per name, from the top, with its spread; its deviation is NaN where it is not known."""
     from matplotlib.ticker import MaxNLocator
 
@@ -448,7 +480,7 @@ def frontier(
     x_label: str,
     y_label: str,
     label: str,
-) -> Markup:
+) -> Plot:
     """Draw gain against positive costs, by name of their group, and the Pareto frontier as a stair.
 
     ``best`` are cost, gain and mark of the stair's points, by ascending cost.
@@ -480,7 +512,7 @@ def frontier(
 
 
 @drawing()
-def scatter(x: Sequence[float], y: Sequence[float], *, x_label: str, y_label: str, label: str) -> Markup:
+def scatter(x: Sequence[float], y: Sequence[float], *, x_label: str, y_label: str, label: str) -> Plot:
     """Draw at least one point, and the line on which both places are equal."""
     low, high = min(*x, *y), max(*x, *y)
     room = 0.05 * (high - low) or 0.05
@@ -495,7 +527,7 @@ def scatter(x: Sequence[float], y: Sequence[float], *, x_label: str, y_label: st
 @drawing()
 def slopes(
     names: Sequence[str], left: Sequence[float], right: Sequence[float], *, heads: tuple[str, str], label: str
-) -> Markup:
+) -> Plot:
     """Draw a line per name from its left rank to its right one; rank 1 is at the top, ``heads`` name the sides."""
     deepest = max([len(names), 4, *left, *right])
     figure, axes = new_figure(WIDTH_IN, 0.9 + (0.2 if deepest <= len(names) else 0.14) * deepest)

@@ -5,24 +5,26 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from kohaku_ray.evaluation.metrics import Metric, QuestionScore
+from kohaku_ray.evaluation.passages import gold_numbers, numbers_stand_in
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 from kohaku_ray.index.views import IMAGE
 from kohaku_ray.pages.evidence import Citation, Documents, Excerpt, NodeLocation, NodeLocations, excerpt
 from kohaku_ray.records import BLANK
-from kohaku_ray.run.record.files import RunFiles, RunRow, StepRows, steps_of
+from kohaku_ray.runs.files import RunFiles, RunRow, StepRows, steps_of
 from kohaku_ray.values.normalise import group_values
-from kohaku_ray.values.read import is_blank
+from kohaku_ray.values.read import is_abstention, is_blank_strict
+from kohaku_ray.values.spelling import ref_key
 
 RIGHT, IN_PART, WRONG, ABSTAINED, ANSWERED = OUTCOMES = ("right", "right in part", "wrong", "blank", "answered")
 """Outcomes of a question. In part: its value is right, but not every part of the score; answered: no truth."""
 
-FAILED, NO_ANSWER, VOTE, NOT_INDEXED, RETRIEVAL, READING, IN_THE_REST = CAUSES = (
-    *("model error", "no answer exists", "vote", "not in the index", "retrieval", "reading"),
+FAILED, NO_ANSWER, VOTE, NOT_INDEXED, RETRIEVAL, NOT_SHOWN, READING, IN_THE_REST = CAUSES = (
+    *("model error", "no answer exists", "vote", "not in the index", "retrieval", "no shown text", "reading"),
     "references or other parts",
 )
 """Where points are lost, in the order in which they are looked for."""
@@ -138,10 +140,11 @@ class QuestionView:
     groups: tuple[VoteGroup, ...] = field(repr=False)
     is_traced: bool  # a step has nodes of the index
     is_found: bool  # a reference of the truth is among the nodes of a step
+    is_stated: bool  # the gold value stands in a text that was shown, or is none that could
 
     def summary(self) -> QuestionView:
         """Leave out what only the opened question shows: its steps, its documents, and its members' texts."""
-        members = tuple(replace(member, row=_counted(member.row)) for member in self.members)
+        members = tuple(replace(member, row=_keep_counts(member.row)) for member in self.members)
         vote = {name: self.vote[name] for name in ("question_id", "question")}
         truth = self.truth and replace(self.truth, citations=())
         return replace(self, vote=vote, truth=truth, citations=(), steps=(), members=members)
@@ -208,10 +211,12 @@ class QuestionView:
             return NO_ANSWER
         if any(member.outcome == RIGHT for member in self.members):
             return VOTE
-        has_gold = any(ref.lower() != BLANK for ref in self.truth.row.ref_ids)
+        has_gold = any(ref_key(ref) != BLANK for ref in self.truth.row.ref_ids)
         if has_gold and not self.truth.is_indexed:
             return NOT_INDEXED
-        return RETRIEVAL if self.is_traced and has_gold and not self.is_found else READING
+        if self.is_traced and has_gold and not self.is_found:
+            return RETRIEVAL
+        return READING if self.is_stated or not self.is_traced else NOT_SHOWN
 
     @property
     def colour(self) -> str:
@@ -221,7 +226,7 @@ class QuestionView:
         return {RIGHT: "right", IN_PART: "part", WRONG: "wrong"}.get(self.outcome, "plain")
 
 
-def _counted(row: RunRow) -> RunRow:
+def _keep_counts(row: RunRow) -> RunRow:
     """Keep what is counted over all questions of an answer."""
     measured = {name: value for name, value in row["measures"].items() if name.endswith("tokens")}
     return {"attempt": row["attempt"], "error": row["error"], "measures": measured}
@@ -237,7 +242,7 @@ class Gold:
     clusters: Mapping[str, str] | None = None  # of questions that are resampled together, by question id
 
 
-def shown_steps(trace: Sequence[RunRow], n: int) -> list[tuple[StepRows, list[RunRow]]]:
+def choose_steps(trace: Sequence[RunRow], n: int) -> list[tuple[StepRows, list[RunRow]]]:
     """Share ``n`` places of each step evenly among its lists (of members and attempts): each with its items shown."""
     steps = steps_of(trace)
     n_lists = Counter(step.name for step in steps)
@@ -257,14 +262,15 @@ def view_questions(
     votes, answers, trace = (run.rows_by_question(table) for table in ("votes", "answers", "trace"))
     usage = run.rows_by_question("usage", "question_id", "member", "prompt_tokens", "completion_tokens")
     compat = run.setting("ensemble", "vote", "compat")
-    traced, found = _traced_beyond(run, gold, limits.questions)
+    traced, found, stated = _find_traced(run, gold, limits.questions)
     for number in range(1, run.n_questions + 1):
         vote = votes.next_row()
         key, is_shown = vote["question_id"], number <= limits.questions
         truth = _truth(key, gold, run.submission, documents)
         rows = answers.take(key)
         members = _members(vote, rows, _tokens_by_member(usage.take(key)), truth, compat)
-        steps = _steps(vote, trace.take(key), truth, locations, limits) if is_shown else ()
+        of_trace = trace.take(key) if is_shown else []
+        steps = _steps(vote, of_trace, truth, locations, limits)
         nodes = any(row["node_id"] for step in steps for row in step.rows.items)
         view = QuestionView(
             anchor=anchor_of(key, number),
@@ -277,6 +283,7 @@ def view_questions(
             groups=_groups(vote, members),
             is_traced=nodes if is_shown else key in traced,
             is_found=any(step.n_gold for step in steps) if is_shown else key in found,
+            is_stated=truth is None or (_is_stated(truth.row, of_trace) if is_shown else key in stated),
         )
         yield view if is_shown else view.summary()
     for table in (answers, usage, *([trace] if run.n_questions <= limits.questions else [])):
@@ -291,27 +298,47 @@ def _tokens_by_member(usage: Sequence[RunRow]) -> Tokens:
     return sums
 
 
-def _traced_beyond(run: RunFiles, gold: Gold | None, n_shown: int) -> tuple[set[str], set[str]]:
-    """Find the questions whose steps have nodes, and those with a reference of the truth among them.
+def _is_stated(truth: SubmissionRow, trace: Iterable[RunRow]) -> bool:
+    """Whether the gold value stands in what the models were shown, at any attempt; true of what is no number or text.
+
+    Shown are the texts of the step ``context``, of a system without it those of every step.
+    """
+    value, numbers = truth.answer_value.strip().casefold(), gold_numbers(truth)
+    if is_abstention(value) or value in ("0", "1"):
+        return True
+    rows = [row for row in trace if row["node_id"]]
+    shown = [row for row in rows if row["step"] == "context"] or rows
+    text = "\n".join(row["text"] or "" for row in shown)
+    return numbers_stand_in(numbers, text) if numbers else value in text.casefold()
+
+
+def _find_traced(run: RunFiles, gold: Gold | None, n_shown: int) -> tuple[set[str], set[str], set[str]]:
+    """Find the questions whose steps have nodes, those with a reference of the truth among them, and with its value.
 
     Only for those that lose points beyond the first ``n_shown``, whose steps are not read.
     """
     if gold is None or run.n_questions <= n_shown:
-        return set(), set()
+        return set(), set(), set()
     import polars as pl
 
     beyond = run.columns("votes", "question_id")["question_id"][n_shown:].to_list()
     truths = {key: gold.truth.rows[key] for key in beyond if key in gold.truth.rows}
-    pairs = [(key, ref.lower()) for key, row in truths.items() for ref in row.ref_ids if ref.lower() != BLANK]
+    pairs = [(key, name) for key, row in truths.items() for name in {*map(ref_key, row.ref_ids)} - {BLANK}]
     refs = pl.DataFrame(pairs, schema=["question_id", "name"], orient="row")
-    traced, found = set[str](), set[str]()
-    for batch in run.batches("trace", "question_id", *_NAMES):
+    right = {key for key, score in gold.scores[gold.metrics[0].name].items() if score.is_right}
+    traced, found, stated = set[str](), set[str](), set[str]()
+    for batch in run.batches("trace", "question_id", "step", "text", *_NAMES):
         nodes = batch.filter(pl.col("node_id").str.len_bytes() > 0)
         traced.update(nodes["question_id"].unique())
         names = nodes.unpivot(_NAMES, index="question_id", value_name="name")
-        names = names.with_columns(pl.col("name").str.to_lowercase())
+        spelled = names["name"].drop_nulls().unique().to_list()
+        names = names.with_columns(pl.col("name").replace(spelled, [*map(ref_key, spelled)]))
         found.update(names.join(refs, on=["question_id", "name"], how="semi")["question_id"].unique())
-    return traced, found
+        asked = nodes.filter(pl.col("question_id").is_in(list(truths.keys() - right - stated)))
+        for (key,), rows in asked.group_by("question_id"):
+            if _is_stated(truths[str(key)], rows.select("node_id", "step", "text").to_dicts()):
+                stated.add(str(key))
+    return traced, found, stated
 
 
 def anchor_of(question_id: str, number: int) -> str:
@@ -350,10 +377,12 @@ def _members(
     values = ["" if row["is_blank"] else row["answer_value"] for row in answers]
     keys: Sequence[str | int] = [value.strip() for value in values]
     if compat is None:
-        keys = group_values(values, vote["asked_unit"])
+        keys = group_values(values, vote["asked_unit"], [row["answer_unit"] for row in answers])
     groups = list(dict.fromkeys(keys))
+    if len(groups) != len(vote["groups"]):  # the failed have no ballot: in older runs they count as blank
+        groups = list(dict.fromkeys(key for key, row in zip(keys, answers, strict=True) if row["error"] is None))
     is_known = len(groups) == len(vote["groups"])
-    member_groups = [groups.index(key) if is_known else None for key in keys]
+    member_groups = [groups.index(key) if is_known and key in groups else None for key in keys]
     members = []
     for row, group in zip(answers, member_groups, strict=True):
         prompt, completion = tokens.get(row["member"], (0, 0))
@@ -375,7 +404,7 @@ def _groups(vote: RunRow, members: Sequence[MemberView]) -> tuple[VoteGroup, ...
     winner = next((member.group for member in members if member.row["member"] == vote["winner"]), None)
     groups = []
     for number, (value, weight) in enumerate(zip(vote["groups"], vote["group_weights"], strict=True)):
-        blank = is_blank(value)
+        blank = is_blank_strict(value)
         who = tuple(member.row["member"] for member in members if member.group == number)
         wins = number == winner and blank == vote["is_blank"]
         groups.append(VoteGroup("" if blank else value, weight, weight / total, who, wins))
@@ -385,8 +414,8 @@ def _groups(vote: RunRow, members: Sequence[MemberView]) -> tuple[VoteGroup, ...
 def _steps(
     vote: RunRow, rows: Sequence[RunRow], truth: Truth | None, locations: NodeLocations, limits: PageLimits
 ) -> tuple[Step, ...]:
-    cited = {ref.lower() for ref in vote["ref_ids"]}
-    gold = {ref.lower() for ref in truth.row.ref_ids} - {BLANK} if truth is not None else set()
+    cited = set(map(ref_key, vote["ref_ids"]))
+    gold = set(map(ref_key, truth.row.ref_ids)) - {BLANK} if truth is not None else set()
 
     def view(row: RunRow) -> StepItem:
         if row["node_id"] is None:
@@ -398,7 +427,7 @@ def _steps(
             row, location.path, location.page, shown, not names.isdisjoint(cited), not names.isdisjoint(gold)
         )
 
-    lists = shown_steps(rows, limits.items)
+    lists = choose_steps(rows, limits.items)
     most = max((step.pool["scores"]["out"] for step, _ in lists if step.pool), default=0.0) or 1.0
     return tuple(
         Step(
@@ -413,4 +442,4 @@ def _steps(
 
 def _names(row: RunRow) -> set[str]:
     """What a reference may call an item: its node, its document, or its note."""
-    return {row[name].lower() for name in _NAMES if row[name]}
+    return {ref_key(row[name]) for name in _NAMES if row[name]}

@@ -14,7 +14,7 @@ from kohaku_ray.pages.plots import nice_step
 from kohaku_ray.pages.tables import as_html, as_text
 from kohaku_ray.pages.text import cut, visible, write_duration
 from kohaku_ray.records import pluralize
-from kohaku_ray.storage import publish
+from kohaku_ray.store.storage import publish
 from kohaku_ray.sweep.compare import CellView, RaceView
 from kohaku_ray.table import Column, Table
 
@@ -60,19 +60,28 @@ def write_race(view: RaceView, directory: str) -> str:
 def race_block(view: RaceView) -> dict[str, object]:
     """Lay a race out for a template."""
     tables = [(title, race_chart(cells, view.n_questions), cell_table(cells)) for title, cells in view.tables.items()]
-    return {"view": view, "counts": _counts(view), "race_tables": [(t, c, as_html(rows)) for t, c, rows in tables]}
+    return {
+        "view": view,
+        "counts": _describe_counts(view),
+        "race_tables": [(t, c, as_html(rows)) for t, c, rows in tables],
+    }
 
 
 def describe_race(view: RaceView) -> list[str]:
     """Describe a race in ten lines or fewer: counts, then the best cells of its first tables."""
-    lines = [f"{view.n_seen:,} of {view.n_questions:,} questions: {', '.join(_counts(view))}"]
+    lines = [f"{view.n_seen:,} of {view.n_questions:,} questions: {', '.join(_describe_counts(view))}"]
     for title, cells in list(view.tables.items())[:1]:
-        table = cell_table([cell for cell in cells if not cell.racer.left][:_TOP])
+        playing = [cell for cell in cells if not cell.racer.left]
+        table = cell_table(playing[:_TOP])
         lines += [title, *as_text(table).splitlines()] if len(view.tables) > 1 else as_text(table).splitlines()
-    return [*lines, *(f"last: {act}" for act in view.acts[:1])]
+        n_more, n_left, n_tables = len(playing) - _TOP, len(cells) - len(playing), len(view.tables) - 1
+        names = [pluralize(n, f"further {what}") for n, what in ((n_more, "cell"), (n_tables, "table")) if n > 0]
+        names += [f"{pluralize(n_left, 'cell')} that left"] if n_left else []
+        lines += [f"not shown here: {', '.join(names)}"] if names else []
+    return [*lines, *(f"last: {drop}" for drop in view.drops[:1])]
 
 
-def _counts(view: RaceView) -> list[str]:
+def _describe_counts(view: RaceView) -> list[str]:
     racers = {cell.name: cell.racer for cells in view.tables.values() for cell in cells}
     n_left, cells = sum(bool(racer.left) for racer in racers.values()), pluralize(len(racers), "cell")
     standing = f"{len(racers) - n_left:,} of {cells} in the race"

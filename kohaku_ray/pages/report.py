@@ -18,6 +18,7 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric
 from kohaku_ray.evaluation.report import ScoreReport, clusters_of
 from kohaku_ray.index.store import Index
+from kohaku_ray.models.summary import SERVER_FACTS, describe_errors, describe_flags, describe_servers, spent
 from kohaku_ray.pages.evidence import Documents, NodeLocations, Pictures, open_index
 from kohaku_ray.pages.glance import (
     Cause,
@@ -31,7 +32,7 @@ from kohaku_ray.pages.glance import (
     tokens_of,
 )
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
-from kohaku_ray.pages.plots import Chart, grouped_bars, ranges, share_points, stacked_bars
+from kohaku_ray.pages.plots import Chart, Plot, grouped_bars, ranges, share_points, stacked_bars
 from kohaku_ray.pages.questions import (
     ABSTAINED,
     ANSWERED,
@@ -44,13 +45,14 @@ from kohaku_ray.pages.questions import (
     QuestionView,
     view_questions,
 )
-from kohaku_ray.run.record.directory import SCORES, baseline_note, own_truth, seal_page
-from kohaku_ray.run.record.files import RunFiles, read_run
-from kohaku_ray.run.record.scoring import score_run
-from kohaku_ray.run.record.summary import describe_errors, describe_flags, describe_servers, spent
-from kohaku_ray.run.tables import SHARED
-from kohaku_ray.storage import is_file, join_path, publish, publishing
+from kohaku_ray.runs.files import RunFiles, read_run
+from kohaku_ray.runs.scoring import score_run
+from kohaku_ray.runs.truth import own_truth
+from kohaku_ray.store.directory import SCORES, baseline_note, seal_page
+from kohaku_ray.store.storage import is_file, join_path, publish, publishing
+from kohaku_ray.store.tables import SHARED
 from kohaku_ray.table import Column, Table
+from kohaku_ray.values.spelling import ref_key
 
 if TYPE_CHECKING:
     import polars as pl
@@ -156,7 +158,7 @@ def gather(run: RunFiles, truth: str | None, cluster: str | None = None) -> Inpu
     notes = [f"Stopped asking: {run.fact('stopped')}"] if run.fact("stopped") else []
     notes += [f"Errors: {line}" for line in describe_errors(run.fact("errors", {}))]
     notes += describe_flags(Counter(flags.explode().drop_nulls()), len(flags))
-    notes += describe_servers(*(run.fact(name, {}) for name in ("adapted", "shortened", "finish_reasons")))
+    notes += describe_servers(*(run.fact(name, {}) for name in SERVER_FACTS))
     if (status := run.facts.get("status", "unknown")) != "finished":
         notes.append(f"The run's status is {status}: counts and seconds may be missing.")
     notes += filter(None, (baseline_note(run.facts), why_unscored if report is not None else ""))
@@ -187,7 +189,7 @@ def _documents(run: RunFiles, index: Index | None) -> Documents:
     for row in run.submission.rows.values():
         if len(row.ref_ids) == len(row.ref_urls):
             urls.update(zip(row.ref_ids, row.ref_urls, strict=True))
-    indexed = None if index is None else frozenset(row["doc_id"].lower() for row in rows)
+    indexed = None if index is None else frozenset(ref_key(row["doc_id"]) for row in rows)
     return Documents({row["doc_id"]: row["title"] for row in rows if row["title"]}, urls, indexed)
 
 
@@ -197,7 +199,7 @@ def _write_page(inputs: Inputs, limits: PageLimits, path: str) -> bool:
     Questions are read, rendered and packed one after the other: what the page holds of a question is all that stays.
     """
     environment, packed = page_environment(limits.text_chars), Packed()
-    pictures = Pictures(*_pictured(inputs, limits))
+    pictures = Pictures(*_find_pictures(inputs, limits))
     body, item = (environment.get_template(name) for name in ("question.html.j2", "listed.html.j2"))
     n_shown, n_bytes = min(limits.questions, inputs.run.n_questions), 0
     every, listed = list[QuestionView](), list[Markup]()
@@ -226,7 +228,7 @@ def _write_page(inputs: Inputs, limits: PageLimits, path: str) -> bool:
         return file.tell() <= MAX_BYTES or limits == LIMITS[-1]
 
 
-def _pictured(inputs: Inputs, limits: PageLimits) -> tuple[str | None, list[str]]:
+def _find_pictures(inputs: Inputs, limits: PageLimits) -> tuple[str | None, list[str]]:
     """Name the index, and the images that the page shows of it: these must be known before the first question."""
     if inputs.index is None or "images" not in inputs.index.manifest["files"]:
         return None, []
@@ -443,7 +445,7 @@ def attempts_used(views: Sequence[QuestionView]) -> Chart:
     return Chart("Attempts used", note, svg)
 
 
-def _outcome_bars(given: Sequence[tuple[int, str]], bars: range, x_label: str, y_label: str, label: str) -> Markup:
+def _outcome_bars(given: Sequence[tuple[int, str]], bars: range, x_label: str, y_label: str, label: str) -> Plot:
     counts = Counter(given)
     series = {name: [counts[number, name] for number in bars] for name in OUTCOMES}
     names = [str(number) for number in bars]

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from kohaku_ray.documents.text.content import file_name
+from kohaku_ray.index.nodes import NodeTable
+from kohaku_ray.models.summary import pluralize, spent
+from kohaku_ray.pages.evidence import open_index
 from kohaku_ray.pages.tables import as_text
 from kohaku_ray.pages.text import write_number
 from kohaku_ray.records import BLANK
-from kohaku_ray.run.record.files import RunRow, SentPrompt, question_rows, steps_of
-from kohaku_ray.run.record.summary import pluralize, spent
-from kohaku_ray.run.tables import SHARED
+from kohaku_ray.runs.files import RunRow, SentPrompt, question_rows, steps_of
+from kohaku_ray.store.tables import SHARED
 from kohaku_ray.table import Column, Table, TableRow
+from kohaku_ray.values.normalise import group_values
+from kohaku_ray.values.spelling import ref_key
 
 if TYPE_CHECKING:
-    from kohaku_ray.run.collection.documents import Collection, DocumentView
+    from kohaku_ray.collection.documents import Collection, DocumentView
 
 WIDTH = 110
 
@@ -32,6 +39,105 @@ def show_question(run: str, question_id: str, n_items: int | None) -> str:
         DataError: The run has not finished, or has no such question.
     """
     return describe_question(question_rows(run, question_id), n_items)
+
+
+QUOTES = '“”"'
+
+MOST_CITED = 3
+"""Most cited documents of an answer in short, two lines each: with the others it has at most twelve lines."""
+
+
+def describe_answer(rows: Mapping[str, list[RunRow]], index: str, seconds: float) -> str:
+    """Format what one question's vote says, in at most twelve lines.
+
+    These are the value and its unit, the sentence, the documents cited, each with a passage and its page, how many
+    members agree, and what it cost.
+
+    Args:
+        rows: Those of the question (``question_rows``).
+        index: Directory of the run's index, which knows titles and pages.
+        seconds: Time that the answer took.
+    """
+    vote, answers, usage = rows["votes"][0], rows["answers"], rows["usage"]
+    value = "no answer" if vote["is_blank"] else f"{vote['answer_value']} {vote['answer_unit'] or ''}".rstrip()
+    lines = [value, *filter(None, [_shorten(vote["explanation"], 2 * WIDTH)])]
+    cited = [] if vote["is_blank"] else vote["ref_ids"]
+    passages = {ref: _find_passage(rows["trace"], vote, ref) for ref in cited[:MOST_CITED]}
+    opened = open_index([index])[0] if any(passages.values()) else None
+    for ref, passage in passages.items():
+        if passage is None:
+            lines.append(f"  {ref}")
+        else:
+            row, text = passage
+            place = "" if opened is None else _describe_place(opened.nodes, row)
+            lines += [f"  {ref}{place}", f"    “{_shorten(text.strip(QUOTES), WIDTH)}”"]
+    if len(cited) > MOST_CITED:
+        lines.append(f"  and {pluralize(len(cited) - MOST_CITED, 'more document')}: {', '.join(cited[MOST_CITED:])}")
+    failed = f", {vote['n_errors']} in error" if vote["n_errors"] else ""
+    lines.append(f"{_n_agreeing(vote, answers)} of {pluralize(len(answers), 'member')} agree{failed}")
+    made = [call for call in usage if call["source"] == "made"]
+    n_read, n_written = (sum(call[name] for call in made) for name in ("prompt_tokens", "completion_tokens"))
+    paid = sum(call["dollars"] for call in made)
+    lines.append(
+        f"{pluralize(len(usage), 'call')}, {len(made)} made: {n_read:,} tokens read, {n_written:,} written"
+        f"{f', ${paid:.4f}' if paid else ''}; {seconds:.1f} s"
+    )
+    return "\n".join(lines)
+
+
+def _describe_place(nodes: NodeTable, row: RunRow) -> str:
+    """Name the title of the document and the page of a passage; empty where the index holds another text by now."""
+    number = pc.index(nodes.table["node_id"], row["node_id"]).as_py()
+    if number < 0 or _plain(nodes.text_of(number))[:WIDTH] not in _plain(row["text"]):
+        return ""
+    title = nodes.title_of([number, *nodes.ancestors(number)][-1])
+    page = nodes.table["page"][number].as_py()
+    return f"{title and f'  {_shorten(title, WIDTH)}'}{'' if page is None else f', page {page}'}"
+
+
+def _n_agreeing(vote: RunRow, answers: Sequence[RunRow]) -> int:
+    """Count the members whose answer is that of the vote, in whatever spelling; errors agree with nobody."""
+    if vote["is_blank"]:
+        return sum(row["is_blank"] and not row["error"] for row in answers)
+    rows = [*answers, vote]
+    values = ["" if row["is_blank"] else row["answer_value"] for row in rows]
+    *groups, winner = group_values(values, vote["asked_unit"], [row["answer_unit"] for row in rows])
+    return groups.count(winner)
+
+
+def _find_passage(trace: Sequence[RunRow], vote: RunRow, ref: str) -> tuple[RunRow, str] | None:
+    """Find the sentence of a cited document, among those that the members saw, that the answer rests on most likely.
+
+    That is one that the explanation quotes, or that has the value, or else most of the explanation's words.
+    """
+    rows = [row for row in trace if row["node_id"] and row["text"] and row["member"] in (SHARED, vote["winner"])]
+    key = ref_key(ref)
+    of_ref = [row for row in rows if key in {ref_key(row[name] or "") for name in ("node_id", "doc_id", "note")}]
+    explanation, value = vote["explanation"] or "", (vote["answer_value"] or "").replace(",", "")
+    quotes = [_plain(quote) for quote in re.findall(r"[“\"]([^”\"]{8,})[”\"]", explanation)]
+    words = set(_plain(explanation).split())
+
+    def rate(found: tuple[RunRow, str]) -> tuple[bool, bool, int]:
+        text = _plain(found[1])
+        has_value = (
+            re.search(rf"(?<![\w.]){re.escape(value.lower())}(?![\w])", text.replace(",", "")) if value else None
+        )
+        return (
+            any(quote in text or text in quote for quote in quotes),
+            has_value is not None,
+            len(words & {*text.split()}),
+        )
+
+    sentences = [(row, text) for row in of_ref for text in re.split(r"(?<=[.!?])\s+", row["text"]) if text.strip()]
+    return max(sentences, key=rate, default=None)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().split()).strip(QUOTES)
+
+
+def _shorten(text: str | None, most: int) -> str:
+    return textwrap.shorten(text or "", most, placeholder=" …")
 
 
 def describe_question(rows: Mapping[str, list[RunRow]], n_items: int | None) -> str:
@@ -56,7 +162,8 @@ def describe_question(rows: Mapping[str, list[RunRow]], n_items: int | None) -> 
             f"took    {row.deployment}: {pluralize(row.n_calls, 'call')}, {row.prompt_tokens:,} prompt tokens{share}, "
             f"{row.completion_tokens:,} generated, summed over the calls "
             f"{row.queue_s:.2f} s of waiting for a replica, {row.service_s:.2f} s in replicas, "
-            f"{row.gpu_s:.2f} GPU s{energy}, ${row.dollars:.4f}"
+            f"{f'{row.gpu_s:.2f} GPU s' if row.gpu_s else 'no GPU'}{energy}"
+            f"{f', ${row.dollars:.4f}' if row.dollars else ''}"
         )
     return "\n".join(parts)
 
@@ -68,7 +175,7 @@ def describe_questions(votes: Sequence[RunRow]) -> str:
 
 
 def describe_replays(runs: Sequence[RunRow]) -> str:
-    """Lay out the runs of bundles: scores and costs, whether their replay is the same, and what differs."""
+    """Lay out replays of bundles: scores and costs, whether each is the same, and what differs."""
     head = ["run", "model", "metric", Column("score", ".4f"), "95 % interval", "questions", "members"]
     head += ["tokens in", "cached", "out", "s"]
     rows: list[TableRow] = []
@@ -86,10 +193,6 @@ def describe_replays(runs: Sequence[RunRow]) -> str:
         verdict = "differs from the bundle" if run["differences"] else "made again, every table the same"
         notes.append(f"{run['name']}: {verdict}")
         notes += [f"  {line}" for line in run["differences"]]
-        notes += [
-            f"  {pluralize(n, 'row')} with another processor's rounding, in {column} alone"
-            for column, n in run["rounded"].items()
-        ]
     return "\n".join([as_text(Table.of(head, rows, n_text=3)), "", *notes])
 
 
@@ -163,7 +266,7 @@ def _members(answers: list[RunRow], usage: list[RunRow]) -> Iterator[str]:
 
 def describe_collection(collection: Collection, paths: Sequence[str] = ()) -> str:
     """Write one line per document, then the rejects; names of files are relative to ``paths``."""
-    from kohaku_ray.run.collection.documents import describe_left_out, describe_reject
+    from kohaku_ray.collection.documents import describe_left_out, describe_reject
 
     lines = [_line(view) for view in collection.documents]
     lines += [f"rejected: {describe_reject(file, reason, paths)}" for file, reason in collection.rejects]
@@ -177,6 +280,7 @@ def describe_collection(collection: Collection, paths: Sequence[str] = ()) -> st
     )
     if left_out := describe_left_out(collection.images_left_out):
         lines.append(left_out)
+    lines += collection.odd
     return "\n".join(lines)
 
 

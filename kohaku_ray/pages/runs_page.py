@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections import Counter
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from kohaku_ray.pages.page import Packed, page_environment
 from kohaku_ray.pages.report import make_filters
 from kohaku_ray.pages.tables import as_text
-from kohaku_ray.pages.text import cut
+from kohaku_ray.pages.text import cut, one_line
 from kohaku_ray.records import pluralize
-from kohaku_ray.run.record.listing import ListedRun, RunList
-from kohaku_ray.storage import publish
+from kohaku_ray.store.listing import ListedRun, RunList
+from kohaku_ray.store.storage import publish
 from kohaku_ray.table import Column, Table
 
 PAGE = "runs.html"
@@ -22,9 +24,10 @@ _SORTS = (("date:-1", "latest first"), ("score:-1", "highest score first"), ("do
 _SETTINGS_CHARS = 70  # of a terminal's last column
 
 
-def describe_runs(listed: RunList) -> str:
-    """Write the runs as a table, with the settings in which they differ."""
+def describe_runs(listed: RunList, width: int | None = None) -> str:
+    """Write the runs as a table, with the settings in which they differ; where it is wider than ``width``, as lists."""
     differing = listed.differing()
+    is_paid = any(run.dollars for run in listed.runs)
     columns = (
         Column("run", align="left"),
         Column("state", align="left"),
@@ -32,7 +35,7 @@ def describe_runs(listed: RunList) -> str:
         Column("model", align="left"),
         Column("questions"),
         Column("score", align="left", missing="–"),
-        Column("dollars", ".4f", missing="–"),
+        *([Column("dollars", ".4f", missing="–")] if is_paid else []),
         Column("differs in", align="left"),
     )
     rows = tuple(
@@ -43,13 +46,29 @@ def describe_runs(listed: RunList) -> str:
             cut(run.models, 40),
             run.n_questions,
             score_text(run),
-            run.dollars,
+            *([run.dollars] if is_paid else []),
             cut(settings_text(differing.get(run.path, {})), _SETTINGS_CHARS),
         )
         for run in listed.runs
     )
     notes = [f"{path} is no run's file" for path in listed.unread]
-    return "\n".join([as_text(Table(columns, rows)) if rows else f"no run in {listed.directory}", *notes])
+    text = as_text(Table(columns, rows)) if rows else f"no run in {listed.directory}"
+    if width is not None and max(map(len, text.splitlines())) > width:
+        text = "\n".join(_as_list(columns, row, width) for row in rows)
+    return "\n".join([text, *notes])
+
+
+def _as_list(columns: Sequence[Column], row: Sequence[object], width: int) -> str:
+    """Write a run in lines of a narrow terminal: its name, and indented what a table's row says."""
+    name, *texts = (one_line(column.write(value)) for column, value in zip(columns, row, strict=True))
+    labels = {"questions": "{} questions", "dollars": "${}", "differs in": "differs in {}"}
+    parts = [
+        labels.get(column.label, "{}").format(text)
+        for column, text in zip(columns[1:], texts, strict=True)
+        if text and text != column.missing
+    ]
+    told = textwrap.fill(", ".join(parts), width, initial_indent="  ", subsequent_indent="  ")
+    return f"{textwrap.fill(name, width)}\n{told}"
 
 
 def score_text(run: ListedRun) -> str | None:

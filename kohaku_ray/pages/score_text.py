@@ -20,10 +20,8 @@ from kohaku_ray.evaluation.paired import Interval, Permutation
 from kohaku_ray.evaluation.report import ScoreReport
 from kohaku_ray.evaluation.statistics import CONFIDENCE, stars
 from kohaku_ray.evaluation.submissions import read_refs
-from kohaku_ray.pages.tables import as_text
-from kohaku_ray.run.record.directory import baseline_note
-from kohaku_ray.run.record.scoring import ScoredRun
-from kohaku_ray.run.record.summary import (
+from kohaku_ray.models.summary import (
+    SERVER_FACTS,
     AnswerSummary,
     describe_errors,
     describe_flags,
@@ -31,7 +29,11 @@ from kohaku_ray.run.record.summary import (
     describe_sources,
     pluralize,
 )
-from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS
+from kohaku_ray.pages.tables import as_text
+from kohaku_ray.pages.text import leave_out_shared
+from kohaku_ray.runs.scoring import ScoredRun
+from kohaku_ray.store.directory import baseline_note
+from kohaku_ray.store.tables import ANSWER_FILES, SCHEMAS
 from kohaku_ray.table import Column, Table, TableRow
 
 SIGNED = "+z.4f"
@@ -51,7 +53,10 @@ def describe_scores(report: ScoreReport) -> str:
     scores = Table.of(head, [[record.get(key) for key in keys] for record in report.records], n_text=len(names))
     parts = [as_text(scores), *_figure_tables(report)]
     if report.cluster:
-        parts.append(f"low and high: 95 % interval, BCa bootstrap over clusters of one {report.cluster}")
+        about = [f"low and high: 95 % interval, BCa bootstrap over clusters of one {report.cluster}"]
+        reasons = {f"{record['file']}, {record['metric']}": record.get("interval") for record in report.records}
+        about += [f"{name}: {reason}" for name, reason in reasons.items() if reason]
+        parts.append("\n".join(about))
     if report.errors and report.classes:
         counts = [[file.file, *(file.errors[name] for name in report.classes)] for file in report.files]
         parts.append(as_text(Table.of(["errors", *report.classes], counts)))
@@ -82,12 +87,12 @@ def _figure_tables(report: ScoreReport) -> Iterator[str]:
 
 def describe_comparison(comparing: Comparing) -> str:
     """Lay a comparison out as plain text: scores, the two files question by question, the groups, and what is odd."""
-    files, scores = comparing.files, comparing.scores
+    files, scores = leave_out_shared(comparing.files), comparing.scores
     head = [comparing.metric, *(Column(name, ".4f") for name in ("score", *scores[0].parts)), "n"]
     rows = [[files[i], scores[i].score, *scores[i].parts.values(), scores[i].n] for i in _order(comparing)]
     parts = [as_text(Table.of(head, rows))]
     if comparing.pair is not None:
-        parts += [pair_text(comparing.files, comparing.pair), *flip_tables(comparing.pair)]
+        parts += [pair_text(files, comparing.pair), *flip_tables(comparing.pair)]
     if comparing.split is not None:
         first_ranks = comparing.split.ranks[comparing.split.labels[0]]
         order = (
@@ -95,8 +100,11 @@ def describe_comparison(comparing: Comparing) -> str:
             if comparing.pair is not None
             else sorted(range(len(first_ranks)), key=first_ranks.__getitem__)
         )
-        parts += split_tables(comparing.files, order, comparing.split)
-    return "\n\n".join([*parts, *(["\n".join(comparing.notes)] if comparing.notes else [])])
+        parts += split_tables(files, order, comparing.split)
+    notes = "\n".join(comparing.notes)
+    for path, name in sorted(zip(comparing.files, files, strict=True), key=lambda pair: -len(pair[0])):
+        notes = notes.replace(path, name)
+    return "\n\n".join(filter(None, [*parts, notes]))
 
 
 def _order(comparing: Comparing) -> list[int]:
@@ -108,9 +116,9 @@ def _order(comparing: Comparing) -> list[int]:
 def pair_text(files: Sequence[str], pair: Pair) -> str:
     """Say in words how the second of two files differs from the first."""
     interval, permutation = pair.interval, pair.permutation
-    lines = [f"A = {files[0]}", f"B = {files[1]}", f"B − A: {signed(interval.mean)}"]
+    lines = [f"A = {files[0]}", f"B = {files[1]}", f"B − A: {write_signed(interval.mean)}"]
     if interval.low is not None and interval.high is not None:
-        ends = f"{signed(interval.low)} … {signed(interval.high)}"
+        ends = f"{write_signed(interval.low)} … {write_signed(interval.high)}"
         over = "questions" if pair.n_clusters is None else pluralize(pair.n_clusters, "cluster")
         lines[-1] += f", {CONFIDENCE:.0%} interval {ends} (BCa bootstrap over {over})"
     if interval.reason:
@@ -171,7 +179,7 @@ def band_table(split: Split, label: str) -> Table:
     rows = []
     for band in rank_bands(split, label):
         deviation = "" if band.sd is None else f" ± {band.sd:.4f}"
-        difference = signed(band.difference) + deviation
+        difference = write_signed(band.difference) + deviation
         rows.append([band.name, band.n, band.first, band.second, difference, band.median, band.moved])
     return Table.of(columns, rows, f"Rank bands, {first} to {label}")
 
@@ -186,11 +194,11 @@ def shift_table(split: Split, label: str, of: str) -> Table:
     }
     rows: list[TableRow] = [
         (of, shift.n),
-        ("mean", signed(shift.mean)),
+        ("mean", write_signed(shift.mean)),
         ("standard deviation", "n/a" if shift.sd is None else f"{shift.sd:.4f}"),
-        ("median", signed(shift.median)),
-        ("least", signed(shift.least)),
-        ("greatest", signed(shift.greatest)),
+        ("median", write_signed(shift.median)),
+        ("least", write_signed(shift.least)),
+        ("greatest", write_signed(shift.greatest)),
         *((name, f"{n} ({n / shift.n:.1%})") for name, n in counts.items()),
         (f"Pearson, {first} and the difference", write_effect(shift.correlation.pearson)),
     ]
@@ -279,7 +287,7 @@ def _move(move: float) -> str:
     return f"{move:+g}" if move else "0"
 
 
-def signed(difference: float | None) -> str:
+def write_signed(difference: float | None) -> str:
     """Write a difference with its sign."""
     return "n/a" if difference is None else format(difference, SIGNED)
 
@@ -322,7 +330,7 @@ def describe_run(
         )
     parts += describe_errors(summary.errors)
     parts += describe_flags(summary.flags, n_answers)
-    parts += describe_servers(summary.adapted, summary.shortened, summary.finish_reasons)
+    parts += describe_servers(*(getattr(summary, name) for name in SERVER_FACTS))
     if summary.stopped:
         parts.append(f"stopped asking: {summary.stopped}")
     if summary.n_unanswered:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import cycle
-from typing import NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from itertools import cycle, product
 
 import numpy as np
 
@@ -24,18 +22,13 @@ from kohaku_ray.pages.plots import (
     heat_map,
     share_bars,
 )
-from kohaku_ray.pages.sweep_tables import (
-    CellGrid,
-    CellRuns,
-    GridPosition,
-    TableStats,
-    name_cell,
-    row_name,
-    score_meaning,
-    score_of,
-)
+from kohaku_ray.pages.sweep_tables import DECIMAL, score_meaning
 from kohaku_ray.pages.text import cut, write_number
-from kohaku_ray.sweep.compare import ErrorRate, SweepRecord, SweepRun, error_rates
+from kohaku_ray.sweep.compare import SweepRecord
+from kohaku_ray.sweep.costs import OTHERS, CostPoint, pareto_frontier
+from kohaku_ray.sweep.error_counts import ErrorClass, ErrorCounts, ErrorRate, error_rates, scored_parts
+from kohaku_ray.sweep.statistics import CellGrid, GridPosition, TableStats, average_score, name_cell, name_row
+from kohaku_ray.table import Column, Table, TableRow
 from kohaku_ray.values.read import parse_number
 
 MOST_LINES = 8
@@ -50,36 +43,6 @@ LIKE_BEST = "≈"
 _SCORE = "score (0 to 1)"
 _ERROR_COLOURS = tuple(PALETTE[index] for index in (5, 7, 1, 6, 0, 3, 2, 4))
 _LABEL_CHARS = 1500
-_OTHERS = "others"
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorCounts:
-    """Predictions of the runs that share a label: how many, and how many in each class of errors."""
-
-    label: str
-    n: int
-    counts: Counter[str]
-    rate: ErrorRate | None = None  # of those that a cell scores
-
-    @property
-    def n_right(self) -> int:
-        """Number of predictions without an error."""
-        return self.n - self.counts.total()
-
-    def share(self, name: str) -> float:
-        """Share of a class in all predictions."""
-        return self.counts[name] / self.n if self.n else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class CostPoint:
-    """A setting with its cost per question and its score."""
-
-    of: CellRuns
-    group: str  # colours its point
-    cost: float  # mean over its runs
-    score: float  # mean over its seeds
 
 
 def table_charts(stats: TableStats) -> list[Chart]:
@@ -89,28 +52,28 @@ def table_charts(stats: TableStats) -> list[Chart]:
     questions show (``Selection.detectable``) at least. What would say one number is left out.
     """
     grid = stats.grid
-    if len({round(score_of(cell).mean, 12) for cell in grid.cells.values() if cell.is_scored}) < 2:
+    if len({round(average_score(cell).mean, 12) for cell in grid.cells.values() if cell.is_scored}) < 2:
         return []
-    flat = grid if len(grid.columns) == 1 else grid.turned() if len(grid.rows) == 1 else None
-    across = grid if len(grid.columns) > 1 else grid.turned()
+    flat = grid if len(grid.columns) == 1 else grid.transpose() if len(grid.rows) == 1 else None
+    across = grid if len(grid.columns) > 1 else grid.transpose()
     meaning = score_meaning(stats)
     drawn = [_heat(stats)] if flat is None else []
     if across.numbers is not None and len(across.columns) > 1:
         if (lines := _lines(across, across.numbers, meaning)) is not None:
             drawn.append(lines)
     elif flat is not None:
-        scored = [(row_name(row), score_of(cell)) for (row, _), cell in flat.cells.items() if cell.is_scored]
+        scored = [(name_row(row), average_score(cell)) for (row, _), cell in flat.cells.items() if cell.is_scored]
         names, scores = zip(*scored, strict=True)
         means, deviations = [score.mean for score in scores], [score.sd for score in scores]
         svg = error_bars(names, means, deviations, x_label=_SCORE, y_label=flat.row_axis, label=_describe_scores(flat))
-        drawn.append(Chart("Scores", meaning, svg))
+        drawn.append(Chart("Scores", meaning, svg, _tabulate_scores(flat)))
     return drawn
 
 
 def _heat(stats: TableStats) -> Chart:
     grid, selection = stats.grid, stats.selection
-    scores = {position: score_of(cell).mean for position, cell in grid.cells.items() if cell.is_scored}
-    partial = {position: score_of(cell).mean for position, cell in grid.cells.items() if cell.state == "dropped"}
+    scores = {position: average_score(cell).mean for position, cell in grid.cells.items() if cell.is_scored}
+    partial = {position: average_score(cell).mean for position, cell in grid.cells.items() if cell.state == "dropped"}
     open_cells = selection.contenders if selection else ()
     alike = {position for position in scores if grid.cells[position].cell_id in open_cells}
 
@@ -121,7 +84,7 @@ def _heat(stats: TableStats) -> Chart:
 
     smallest_visible = (selection and selection.detectable) or 0.0
     svg = heat_map(
-        list(map(row_name, grid.rows)),
+        list(map(name_row, grid.rows)),
         grid.columns,
         np.array([[scores.get((row, column), np.nan) for column in grid.columns] for row in grid.rows]),
         [[text((row, column)) for column in grid.columns] for row in grid.rows],
@@ -132,14 +95,14 @@ def _heat(stats: TableStats) -> Chart:
     )
     notes = ["Mean score; the brighter, the better, as the scale says."]
     if max(scores.values()) - min(scores.values()) < smallest_visible:
-        notes.append(f"The scale spans {smallest_visible:.2f}, the smallest difference that these questions show.")
+        notes.append(f"The scale spans {smallest_visible:.3f}, the smallest difference that these questions show.")
     if len(alike) == len(scores):
-        notes.append(f"{LIKE_BEST}: may be the best (its 95 % interval of ranks): no cell is told from it here.")
+        notes.append(f"{LIKE_BEST}: not told from the best; here no cell is.")
     elif alike:
-        notes.append(f"{LIKE_BEST}: may be the best (its 95 % interval of ranks), {len(alike)} of {len(scores)} cells.")
+        notes.append(f"{LIKE_BEST}: the best and what is not told from it, {len(alike)} of {len(scores)} cells.")
     if partial:
         notes.append("In brackets, without colour: left the race, the mean of the questions until then.")
-    return Chart("Heat map", " ".join(notes), svg)
+    return Chart("Heat map", " ".join(notes), svg, _tabulate_scores(grid, alike))
 
 
 def _lines(grid: CellGrid, numbers: Sequence[float], meaning: str) -> Chart | None:
@@ -147,10 +110,10 @@ def _lines(grid: CellGrid, numbers: Sequence[float], meaning: str) -> Chart | No
     bands = []
     for row in grid.rows:
         cells = [(x, grid.cells.get((row, column))) for x, column in columns]
-        points = [(x, score_of(cell)) for x, cell in cells if cell is not None and cell.is_scored]
+        points = [(x, average_score(cell)) for x, cell in cells if cell is not None and cell.is_scored]
         if points:
             xs, scores = zip(*points, strict=True)
-            bands.append(Band(row_name(row), xs, [score.mean for score in scores], [score.sd for score in scores]))
+            bands.append(Band(name_row(row), xs, [score.mean for score in scores], [score.sd for score in scores]))
     if max(len(band.x) for band in bands) < 2:
         return None
     best = sorted(range(len(bands)), key=lambda number: (-float(np.mean(bands[number].mean)), number))[:MOST_LINES]
@@ -162,12 +125,38 @@ def _lines(grid: CellGrid, numbers: Sequence[float], meaning: str) -> Chart | No
         note += " Grey: the other rows."
     if len(drawn) < len(bands):
         note += f" The {len(drawn)} best of {len(bands)} rows."
-    return Chart(title, note, svg)
+    drawn_rows = {band.name for band in drawn}
+    return Chart(
+        title, note, svg, _tabulate_scores(grid, rows=[row for row in grid.rows if name_row(row) in drawn_rows])
+    )
+
+
+def _tabulate_scores(
+    grid: CellGrid, alike: Collection[GridPosition] = (), rows: Sequence[tuple[str, ...]] | None = None
+) -> Table:
+    """Lay out what a plot of scores shows: a row per cell with a score."""
+    axes = *grid.row_axes, grid.column_axis
+    head = [
+        *(Column(name, align="left") for name in axes if name),
+        Column("score", DECIMAL),
+        Column("sd", DECIMAL),
+        "state",
+    ]
+    data: list[TableRow] = []
+    for row, column in product(grid.rows if rows is None else rows, grid.columns):
+        cell = grid.cells.get((row, column))
+        if cell is None or not cell.total.size:
+            continue
+        spread = average_score(cell)
+        labels = [label for axis, label in zip(axes, (*row, column), strict=True) if axis]  # a table may have one axis
+        figures = spread.mean, None if math.isnan(spread.sd) else spread.sd, cell.state
+        data.append((*labels, *figures, *([str((row, column) in alike).lower()] if alike else [])))
+    return Table.of([*head, *(["not told from the best"] if alike else [])], data)
 
 
 def _describe_scores(grid: CellGrid) -> str:
     scored = [cell for cell in grid.cells.values() if cell.is_scored]
-    scores = (f"{name_cell(grid.table, cell)}: {score_of(cell).mean:.3f}" for cell in scored)
+    scores = (f"{name_cell(grid.table, cell)}: {average_score(cell).mean:.3f}" for cell in scored)
     return cut(f"{grid.table.title}. {'; '.join(scores)}", _LABEL_CHARS)
 
 
@@ -186,29 +175,9 @@ def error_chart(counts: Sequence[ErrorCounts], fact: str, classes: Sequence[str]
         x_label="share of all predictions",
         label=cut(f"Errors by {fact}: {described}", _LABEL_CHARS),
     )
-    return Chart(f"Errors by {fact}", "Numbers in the bars: per cent of all predictions.", svg)
-
-
-def cost_points(behind: Sequence[CellRuns], cost: Callable[[SweepRun], float]) -> list[CostPoint]:
-    """List every setting with runs and a cost (of a whole run) that was scored on the questions of most settings."""
-    asked = Counter(cell_runs.cell.question_ids for cell_runs in behind if cell_runs.cell.run_ids)
-    usual = asked.most_common(1)[0][0] if asked else ()
-    points = []
-    for cell_runs in behind:
-        prices = [cost(run) / max(len(run.predictions), 1) for _, run in cell_runs.runs]
-        if any(prices) and cell_runs.cell.question_ids == usual:
-            group = next(iter(cell_runs.runs[0][1].facts.values()), _OTHERS)
-            points.append(CostPoint(cell_runs, group, float(np.mean(prices)), score_of(cell_runs.cell).mean))
-    return points
-
-
-def pareto_frontier(points: Sequence[CostPoint]) -> list[CostPoint]:
-    """Keep the Pareto frontier: settings that score more than all others that cost no more, the cheapest first."""
-    kept: list[CostPoint] = []
-    for point in sorted(points, key=lambda point: (point.cost, -point.score)):
-        if not kept or point.score > kept[-1].score:
-            kept.append(point)
-    return kept
+    rows = [(each.label, each.n, *(each.share(name) for name in classes)) for each in counts]
+    data = Table.of([Column(fact, align="left"), "predictions", *(Column(name, DECIMAL) for name in classes)], rows)
+    return Chart(f"Errors by {fact}", "Numbers in the bars: per cent of all predictions.", svg, data)
 
 
 def cost_chart(points: Sequence[CostPoint], unit: str) -> Chart:
@@ -216,7 +185,7 @@ def cost_chart(points: Sequence[CostPoint], unit: str) -> Chart:
     usual = [name for name, _ in Counter(point.group for point in points).most_common(len(PALETTE) - 1)]
     groups: dict[str, list[tuple[float, float]]] = {}
     for point in points:
-        groups.setdefault(point.group if point.group in usual else _OTHERS, []).append((point.cost, point.score))
+        groups.setdefault(point.group if point.group in usual else OTHERS, []).append((point.cost, point.score))
     steps = pareto_frontier(points)
     described = "; ".join(f"{step.of.names[0]} {step.score:.3f} at {write_number(step.cost)}" for step in steps)
     svg = frontier(
@@ -227,7 +196,10 @@ def cost_chart(points: Sequence[CostPoint], unit: str) -> Chart:
         label=cut(f"Score against {unit} per question. Pareto frontier: {described}", _LABEL_CHARS),
     )
     note = "One point per setting, mean over its runs; the line joins those that score more than all that cost no more."
-    return Chart(f"Score against {unit}", note, svg)
+    step_of = {id(step): number for number, step in enumerate(steps, 1)}
+    rows = [(point.of.names[0], point.group, point.cost, point.score, step_of.get(id(point))) for point in points]
+    head = "setting", "group", Column(f"{unit} per question", DECIMAL), Column("score", DECIMAL), "step of the frontier"
+    return Chart(f"Score against {unit}", note, svg, Table.of(head, rows))
 
 
 MOST_ROWS = 30
@@ -235,26 +207,6 @@ MOST_ROWS = 30
 
 MOST_POINTS = 16
 """Most points in a plot with a legend."""
-
-
-class ErrorClass(NamedTuple):
-    """A class of errors in all runs."""
-
-    name: str
-    n: int
-    share: float  # of all errors
-    note: str  # what the class means
-
-
-def list_classes(sweep: SweepRecord) -> tuple[ErrorClass, ...]:
-    """Count the classes over all runs, the most frequent first; classes without an error are left out."""
-    given = [answer.error for run in sweep.runs for answer in run.predictions.values()]
-    counts = {name: given.count(name) for name in sweep.metric.classes}
-    n = sum(counts.values())
-    ordered = sorted(counts.items(), key=lambda pair: -pair[1])
-    return tuple(
-        ErrorClass(name, count, count / n, sweep.metric.class_notes.get(name, "")) for name, count in ordered if count
-    )
 
 
 def class_chart(classes: Sequence[ErrorClass]) -> Chart:
@@ -266,7 +218,9 @@ def class_chart(classes: Sequence[ErrorClass]) -> Chart:
         x_label="share of all errors",
         label=f"Classes of errors. {described}",
     )
-    return Chart("Classes of errors", "Over the predictions of all runs.", svg)
+    rows = [(error_class.name, error_class.n, error_class.share) for error_class in classes]
+    data = Table.of(["class", "errors", Column("share of all errors", DECIMAL)], rows)
+    return Chart("Classes of errors", "Over the predictions of all runs.", svg, data)
 
 
 def rate_charts(sweep: SweepRecord) -> Iterator[Chart]:
@@ -279,12 +233,6 @@ def rate_charts(sweep: SweepRecord) -> Iterator[Chart]:
     if len(both) == 2:
         for fact, fact_rates in rates.items():
             yield _rate_points(sweep.metric, fact, fact_rates, both)
-
-
-def scored_parts(metric: Metric) -> list[str]:
-    """Name the parts of a score that count, those with the greatest weight first."""
-    weighed = [name for name, part in metric.parts.items() if part.weight]
-    return sorted(weighed, key=lambda name: -metric.parts[name].weight)
 
 
 def _rate_bars(sweep: SweepRecord, facts: Sequence[str]) -> Chart:
@@ -302,7 +250,9 @@ def _rate_bars(sweep: SweepRecord, facts: Sequence[str]) -> Chart:
     names = " and ".join(shown)
     label = cut(f"Error rate by {names}. {described}", _LABEL_CHARS)
     svg = row_bars(rows, series, x_label="error rate (1 − score)", y_label=first, label=label)
-    return Chart(f"Error rate by {names}", "1 − score, mean over the runs.", svg)
+    data = [(*labels, rate) for labels, rate in rate_of.items() if labels[0] in rows]
+    table = Table.of([*(Column(fact, align="left") for fact in shown), Column("error rate", DECIMAL)], data)
+    return Chart(f"Error rate by {names}", "1 − score, mean over the runs.", svg, table)
 
 
 def _rate_points(metric: Metric, fact: str, rates: Sequence[ErrorRate], parts: Sequence[str]) -> Chart:
@@ -321,4 +271,6 @@ def _rate_points(metric: Metric, fact: str, rates: Sequence[ErrorRate], parts: S
         label=cut(f"Errors of {value} against {refs} by {fact}. {described}", _LABEL_CHARS),
     )
     left_out = f" The {len(points)} best of {len(rates)}." if len(points) < len(rates) else ""
-    return Chart(f"Errors of {value} against {refs} by {fact}", f"Mean over the runs.{left_out}", svg)
+    head = fact, *(Column(f"{part} wrong", DECIMAL) for part in (refs, value))
+    data = Table.of(head, [(name, *point) for name, point in points.items()])
+    return Chart(f"Errors of {value} against {refs} by {fact}", f"Mean over the runs.{left_out}", svg, data)

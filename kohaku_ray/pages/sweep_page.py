@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,62 +13,51 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from kohaku_ray.evaluation.metrics import Metric
+from kohaku_ray.evaluation.paired import bounded_interval
+from kohaku_ray.evaluation.statistics import CONFIDENCE
 from kohaku_ray.pages.groups import group_block
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
 from kohaku_ray.pages.plots import Chart
 from kohaku_ray.pages.race_page import race_block
 from kohaku_ray.pages.score_text import explain_conflict
-from kohaku_ray.pages.sweep_charts import (
-    ErrorCounts,
-    class_chart,
-    cost_chart,
-    cost_points,
-    error_chart,
-    list_classes,
-    pareto_frontier,
-    rate_charts,
-    scored_parts,
-    table_charts,
-)
+from kohaku_ray.pages.sweep_charts import class_chart, cost_chart, error_chart, rate_charts, table_charts
 from kohaku_ray.pages.sweep_tables import (
-    CellRuns,
-    TableStats,
-    best_of,
-    compute_sweep_stats,
-    footnotes,
+    explain_marks,
     group_scores_table,
-    legend,
-    list_cell_runs,
+    list_footnotes,
     measure_tables,
-    name_cell,
-    score_of,
     score_table,
-    sweep_verdict,
-    table_verdict,
-    verdict_table,
+    selection_table,
     write_csv,
     write_latex,
     write_markdown,
+    write_spread,
 )
 from kohaku_ray.pages.tables import as_csv
 from kohaku_ray.pages.text import cut, visible, write_number
-from kohaku_ray.run.record.listing import SWEEP_RUNS
-from kohaku_ray.run.record.summary import pluralize
-from kohaku_ray.storage import make_directory, publish
-from kohaku_ray.sweep.compare import (
-    SweepAnswer,
-    SweepCell,
-    SweepQuestion,
-    SweepRecord,
-    SweepRun,
-    by_number,
-    error_rates,
+from kohaku_ray.records import pluralize
+from kohaku_ray.store.listing import SWEEP_RUNS
+from kohaku_ray.store.storage import make_directory, publish
+from kohaku_ray.sweep.compare import SweepAnswer, SweepCell, SweepQuestion, SweepRecord, SweepRun
+from kohaku_ray.sweep.costs import CellRuns, cost_points, list_cell_runs, pareto_frontier
+from kohaku_ray.sweep.error_counts import ErrorCounts, count_errors, list_classes, scored_parts
+from kohaku_ray.sweep.statistics import (
+    TableStats,
+    average_score,
+    compute_sweep_stats,
+    describe_sweep_selection,
+    describe_table_selection,
+    find_best,
+    name_cell,
 )
 from kohaku_ray.table import Column, MarkedText, Table, TableRow
 from kohaku_ray.values.read import is_blank
 
 N_EXAMPLES = 3
 """Most examples per class of errors, each of another question."""
+
+_FIGURE_CHARS = 60
+"""Characters of a title in the names of its files, which file systems hold to 255 bytes."""
 
 _PLACE = "\0"  # replaced by the questions; visible removes it from every text
 
@@ -82,15 +72,18 @@ class Example:
 
 
 def write_sweep(sweep: SweepRecord, directory: str, stats: Sequence[TableStats] | None = None) -> list[str]:
-    """Write a sweep's page, and each of its tables as Markdown, CSV and LaTeX; returns the paths, the page first.
+    """Write a sweep's page, its tables as Markdown, CSV and LaTeX, its plots as SVG and PDF with their data as CSV.
 
     The page needs nothing beside it; questions are packed until they are opened. All text from questions, models and
     errors is escaped, and invisible characters in it are shown. The same sweep gives the same files, byte by byte.
 
     Args:
         sweep: The results.
-        directory: Directory of ``sweep.html`` and ``tables/``; created if missing.
+        directory: Directory of ``sweep.html``, ``tables/`` and ``figures/``; created if missing.
         stats: Its tables by ``compute_sweep_stats``, if already computed.
+
+    Returns:
+        The paths, the page first.
 
     Raises:
         DataError: A file cannot be written, or a score is not finite.
@@ -98,7 +91,8 @@ def write_sweep(sweep: SweepRecord, directory: str, stats: Sequence[TableStats] 
     tables = os.path.join(directory, "tables")
     make_directory(tables)
     stats = compute_sweep_stats(sweep) if stats is None else stats
-    files = {os.path.join(directory, "sweep.html"): page(sweep, stats)}
+    laid_out = _lay_out(sweep, stats)
+    files = {os.path.join(directory, "sweep.html"): _render(sweep, laid_out)}
     for table_stats in stats:
         start = os.path.join(tables, table_stats.table.name)
         files[f"{start}.md"] = write_markdown(table_stats)
@@ -106,10 +100,33 @@ def write_sweep(sweep: SweepRecord, directory: str, stats: Sequence[TableStats] 
         files[f"{start}.tex"] = write_latex(table_stats)
     if sweep.groups is not None:
         files[os.path.join(tables, "groups.csv")] = as_csv(group_scores_table(sweep.groups))
-    listed = {os.path.join(directory, SWEEP_RUNS): json.dumps({"runs": _list_runs(sweep, directory)}, indent=1)}
-    for path, text in {**files, **listed}.items():
-        publish(path, text.encode())
-    return list(files)
+    written = {path: text.encode() for path, text in files.items()} | _write_figures(laid_out, directory)
+    runs = json.dumps({"runs": _list_runs(sweep, directory)}, indent=1)
+    for path, data in {**written, os.path.join(directory, SWEEP_RUNS): runs.encode()}.items():
+        publish(path, data)
+    return list(written)
+
+
+def _write_figures(laid_out: Mapping[str, Any], directory: str) -> dict[str, bytes]:
+    """Write every plot of the page as SVG and PDF, and what it shows as CSV: contents by path."""
+    charts = [(f"{block['table'].name} ", chart) for block in laid_out["blocks"] for chart in block["charts"]]
+    costs = [laid_out[unit]["chart"] for unit in ("tokens", "seconds") if laid_out[unit]]
+    of_errors = [laid_out["class_chart"], *laid_out["rate_charts"], *(chart for *_, chart in laid_out["errors"])]
+    of_groups = laid_out["groups"]["charts"] if laid_out["groups"] else []
+    charts += [("", chart) for chart in [*of_groups, *costs, *of_errors] if chart is not None]
+    figures = os.path.join(directory, "figures")
+    if charts:
+        make_directory(figures)
+    files: dict[str, bytes] = {}
+    for table, chart in charts:
+        title = re.sub(r"[^\w.]+", "-", visible(chart.title).lower()).strip("-.")
+        start = name = os.path.join(figures, table.replace(" ", "-") + title[:_FIGURE_CHARS])
+        n = 2
+        while f"{start}.csv" in files:
+            start, n = f"{name}-{n}", n + 1
+        files |= {f"{start}.{form}": chart.svg.as_file(form) for form in ("svg", "pdf")}
+        files[f"{start}.csv"] = as_csv(chart.data).encode()
+    return files
 
 
 def _list_runs(sweep: SweepRecord, directory: str) -> dict[str, dict[str, Any]]:
@@ -120,62 +137,78 @@ def _list_runs(sweep: SweepRecord, directory: str) -> dict[str, dict[str, Any]]:
         for run_id, seed, shares in zip(cell.run_ids, cell.seeds, cell.total, strict=True):
             path = os.path.relpath(paths[run_id], directory)
             label = ", ".join(f"{axis}={value}" for axis, value in {**cell.labels, "seed": seed}.items())
-            facts = {"label": label, "metric": sweep.metric.name, "score": float(shares.mean())}
-            listed.setdefault(path, facts)  # the first table's labels, where several have the run
+            if path in listed:  # it has the first table's labels, where several have the run
+                continue
+            interval = bounded_interval(sweep.metric, shares)
+            score = {"score": float(shares.mean()), "low": interval.low, "high": interval.high}
+            listed[path] = {"label": label, "metric": sweep.metric.name, **score}
     return listed
 
 
 def page(sweep: SweepRecord, stats: Sequence[TableStats]) -> str:
     """Render the page; while it is too large, fewer questions are shown, the same number for each cell."""
+    return _render(sweep, _lay_out(sweep, stats))
+
+
+def _lay_out(sweep: SweepRecord, stats: Sequence[TableStats]) -> dict[str, Any]:
+    """Lay out what the template shows, but for the questions."""
     behind, error_classes = list_cell_runs(sweep), list_classes(sweep)
-    anchors = {figure.cell.cell_id: figure.anchor for figure in behind}
-    blocks = [_table_block(table_stats, number, sweep.metric, anchors) for number, table_stats in enumerate(stats, 1)]
+    anchors = {cell_runs.cell.cell_id: anchor_of(cell_runs) for cell_runs in behind}
+    blocks = [_lay_out_table(table_stats, number, sweep, anchors) for number, table_stats in enumerate(stats, 1)]
     class_head = "class", "errors", Column("of all errors", ".1f", " %"), Column("what it is", align="left")
     class_rows = [(kind.name, kind.n, 100 * kind.share, kind.note) for kind in error_classes]
+    return {
+        "sweep": sweep,
+        "overview": _tabulate_best(blocks) if len(blocks) > 1 else None,
+        "blocks": blocks,
+        "selection": selection_table(facts, "What these questions can tell of all tables")
+        if (facts := describe_sweep_selection(sweep))
+        else None,
+        "groups": sweep.groups and group_block(sweep.groups, "settings", "Mean over the runs of each setting."),
+        "tokens": _lay_out_costs(behind, "tokens", lambda run: run.tokens),
+        "seconds": _lay_out_costs(behind, "seconds", lambda run: run.service_s),
+        "errors": _lay_out_errors(sweep),
+        "error_classes": Table.of(class_head, class_rows) if class_rows else None,
+        "class_chart": class_chart(error_classes) if len(error_classes) > 1 else None,
+        "rate_charts": list(rate_charts(sweep)),
+        "scored_parts": scored_parts(sweep.metric),
+        "classes": [name for name in sweep.metric.classes if name in {kind.name for kind in error_classes}],
+        "examples": pick_examples(sweep),
+        "settings": _tabulate_settings(sweep),
+        **(race_block(sweep.race) if sweep.race else {"view": None}),
+    }
+
+
+def _render(sweep: SweepRecord, laid_out: Mapping[str, Any]) -> str:
     environment = page_environment()
     environment.filters["is_blank"] = is_blank
     text = environment.get_template("sweep.html.j2").render(
-        sweep=sweep,
-        overview=_overview(blocks) if len(blocks) > 1 else None,
-        blocks=blocks,
-        verdict=verdict_table(verdict, "What these questions can tell of all tables")
-        if (verdict := sweep_verdict(sweep))
-        else None,
-        groups=sweep.groups and group_block(sweep.groups, "settings", "Mean over the runs of each setting."),
-        tokens=_costs(behind, "tokens", lambda run: run.tokens),
-        seconds=_costs(behind, "seconds", lambda run: run.service_s),
-        errors=_errors(sweep),
-        error_classes=Table.of(class_head, class_rows) if class_rows else None,
-        class_chart=class_chart(error_classes) if len(error_classes) > 1 else None,
-        rate_charts=list(rate_charts(sweep)),
-        scored_parts=scored_parts(sweep.metric),
-        classes=[name for name in sweep.metric.classes if name in {kind.name for kind in error_classes}],
-        examples=examples(sweep),
-        settings=_settings(sweep),
+        **laid_out,
         questions=Markup(_PLACE),  # noqa: S704 - no text can hold this character, see visible
         packed=Packed(),  # the questions bring their own
-        **(race_block(sweep.race) if sweep.race else {"view": None}),
     )
     before, after = text.split(_PLACE)
-    return before + write_questions(sweep.questions, behind, MAX_BYTES - len(text.encode())) + after
+    return before + write_questions(sweep.questions, list_cell_runs(sweep), MAX_BYTES - len(text.encode())) + after
 
 
-def _table_block(stats: TableStats, number: int, metric: Metric, anchors: Mapping[str, str]) -> dict[str, Any]:
+def _lay_out_table(stats: TableStats, number: int, sweep: SweepRecord, anchors: Mapping[str, str]) -> dict[str, Any]:
     """Lay a table, the ``number``-th from 1, out for the template."""
-    facts, states = table_verdict(stats), Counter(cell.state for cell in stats.grid.cells.values())
+    facts, states = describe_table_selection(stats), Counter(cell.state for cell in stats.grid.cells.values())
     return {
         "table": stats.table,
         "anchor": f"table-{number}",
-        "best": _best(stats, metric, anchors),
+        "best": _lay_out_best(stats, sweep, anchors),
         "finished": f"{states['finished']} of {len(stats.grid.cells)}",
         "unfinished": [f"{n:,} {_STATES.get(state, state)}" for state, n in states.items() if state != "finished"],
         "scores": score_table(stats, anchors),
         "measures": list(measure_tables(stats)),
-        "footnotes": footnotes(stats),
-        "verdict": verdict_table(facts) if facts else None,
-        "legend": legend(stats),
+        "footnotes": list_footnotes(stats),
+        "selection": selection_table(facts) if facts else None,
+        "legend": explain_marks(stats),
         "charts": table_charts(stats),
-        "details": [table for column in stats.grid.columns if (table := _statistics(stats, column, metric)).rows],
+        "details": [
+            table for column in stats.grid.columns if (table := _tabulate_statistics(stats, column, sweep.metric)).rows
+        ],
     }
 
 
@@ -184,9 +217,9 @@ _MOST_NAMED = 6
 """Most cells that are named beside the best one."""
 
 
-def _best(stats: TableStats, metric: Metric, anchors: Mapping[str, str]) -> dict[str, Any] | None:
+def _lay_out_best(stats: TableStats, sweep: SweepRecord, anchors: Mapping[str, str]) -> dict[str, Any] | None:
     """Lay the best cell of a table out, with the cells that are not told from it."""
-    best = best_of(stats, metric)
+    best = find_best(stats, sweep.metric, sweep.clusters)
     if best is None:
         return None
 
@@ -198,8 +231,9 @@ def _best(stats: TableStats, metric: Metric, anchors: Mapping[str, str]) -> dict
     return {
         "name": name_cell(stats.table, best.cell),
         "link": f"#{anchors[best.cell.cell_id]}" if best.cell.cell_id in anchors else "",
-        "score": score_of(best.cell).write(),
-        "interval": "" if None in ends or best.interval.reason else f"{ends[0]:.3f} to {ends[1]:.3f}",
+        "score": write_spread(average_score(best.cell)),
+        "interval": "" if None in ends else f"{ends[0]:.3f} to {ends[1]:.3f}",
+        "why": best.interval.reason,
         "n_questions": len(best.cell.question_ids),
         "n_tied": len(best.tied),
         "tied": named(best.tied),
@@ -208,7 +242,7 @@ def _best(stats: TableStats, metric: Metric, anchors: Mapping[str, str]) -> dict
     }
 
 
-def _overview(blocks: Sequence[Mapping[str, Any]]) -> Table:
+def _tabulate_best(blocks: Sequence[Mapping[str, Any]]) -> Table:
     """Tabulate the best cell of every table."""
     head = (
         *(Column("table", align="left"), Column("best cell", align="left"), "score", "95 % interval"),
@@ -225,7 +259,7 @@ def _overview(blocks: Sequence[Mapping[str, Any]]) -> Table:
     return Table.of(head, rows, n_text=1)
 
 
-def _settings(sweep: SweepRecord) -> Table | None:
+def _tabulate_settings(sweep: SweepRecord) -> Table | None:
     """Tabulate what the cells have in common: a value of some tables alone names them."""
     tables_of: dict[tuple[str, str, str], list[str]] = {}
     for name, fixed in sweep.fixed.items():
@@ -239,19 +273,19 @@ def _settings(sweep: SweepRecord) -> Table | None:
     return Table.of(head, rows) if rows else None
 
 
-def _statistics(stats: TableStats, column: str, metric: Metric) -> Table:
+def _tabulate_statistics(stats: TableStats, column: str, metric: Metric) -> Table:
     """Lay out the statistics of each scored cell of a column, with a remark on each."""
     head = [
         *("score", stats.table.repeats, "questions"),
         *(Column(metric.label(name), ".3f") for name in metric.parts),
         *(
             Column("rank in its column", "g"),
-            "rank in the table, 95 %",
+            "rank in the table",
             "common",
             Column("difference", "+z.3f"),
             "95 % interval",
         ),
-        *("Welch p", "Holm", "permutation p", "Holm", Column("g", "+z.2f"), Column("d_z", "+z.2f")),
+        *("permutation p", "corrected p", "Welch p", Column("g", "+z.2f"), Column("d_z", "+z.2f")),
         Column("", align="left"),
     ]
     rows: list[TableRow] = []
@@ -262,21 +296,23 @@ def _statistics(stats: TableStats, column: str, metric: Metric) -> Table:
         cell, interval = stats.grid.cells[row, column], comparison.interval
         tests = comparison.welch, interval, comparison.permutation
         conflict = explain_conflict(interval, comparison.permutation)
+        p, corrected = comparison.permutation.p, comparison.corrected_p
+        if p is not None and corrected is not None and p < 1.0 - CONFIDENCE <= corrected:
+            conflict = "differs if taken alone, not when the choice of the best is allowed for"
         reasons = "; ".join(filter(None, dict.fromkeys([*(test.reason for test in tests), conflict])))
-        p_values = comparison.welch.p, comparison.welch_holm, comparison.permutation.p, comparison.permutation_holm
-        rank, selection = "", stats.selection  # among all cells of the table, with its interval
+        p_values = p, corrected, comparison.welch.p
+        rank, selection = "", stats.selection  # among all cells of the table
         if selection is not None and cell.cell_id in selection.ranks:
-            low, high = selection.rank_intervals[cell.cell_id]
             n_tied = selection.n_tied[cell.cell_id]
             tied = f", tied with {pluralize(n_tied, 'other')}" if n_tied else ""
-            rank = f"{selection.ranks[cell.cell_id]:g} ({low:g} … {high:g}){tied}"
+            rank = f"{selection.ranks[cell.cell_id]:g}{tied}"
         figures: TableRow = (
-            *(score_of(cell).write(), comparison.n_seeds, comparison.n_questions),
+            *(write_spread(average_score(cell)), comparison.n_seeds, comparison.n_questions),
             *(float(part.mean()) for part in cell.parts.values()),
             *(stats.ranks[row, column], rank, comparison.n_common),
             None if comparison.is_best else interval.mean,
             None if interval.low is None or interval.high is None else f"{interval.low:+z.3f} … {interval.high:+z.3f}",
-            *(p if p is None else "< 0.0001" if p < 0.0001 else f"{p:.4f}" for p in p_values),
+            *(each if each is None else "< 0.0001" if each < 0.0001 else f"{each:.4f}" for each in p_values),
             *(comparison.welch.g, comparison.d_z),
         )
         rows.append((*row, *figures, "the best" if comparison.is_best else reasons))
@@ -285,12 +321,17 @@ def _statistics(stats: TableStats, column: str, metric: Metric) -> Table:
     return Table.of([*(Column(name, align="left") for name in stats.grid.row_axes), *head], rows, title)
 
 
-def _costs(behind: Sequence[CellRuns], unit: str, cost: Callable[[SweepRun], float]) -> dict[str, Any] | None:
+def _lay_out_costs(behind: Sequence[CellRuns], unit: str, cost: Callable[[SweepRun], float]) -> dict[str, Any] | None:
     points = cost_points(behind, cost)
     if len({(point.cost, point.score) for point in points}) < 2:
         return None
     rows = [
-        (number, step.of.names[0], write_number(step.cost), MarkedText(f"{step.score:.3f}", link=f"#{step.of.anchor}"))
+        (
+            number,
+            step.of.names[0],
+            write_number(step.cost),
+            MarkedText(f"{step.score:.3f}", link=f"#{anchor_of(step.of)}"),
+        )
         for number, step in enumerate(pareto_frontier(points), 1)
     ]
     head = Column(""), Column("Pareto frontier", align="left"), f"{unit} per question", "score"
@@ -303,7 +344,7 @@ def _costs(behind: Sequence[CellRuns], unit: str, cost: Callable[[SweepRun], flo
     }
 
 
-def _errors(sweep: SweepRecord) -> list[tuple[str, list[ErrorCounts], Chart | None]]:
+def _lay_out_errors(sweep: SweepRecord) -> list[tuple[str, list[ErrorCounts], Chart | None]]:
     """Count the errors by each fact of the runs, with a chart where it differs, and over all runs."""
     classes = sweep.metric.classes
     if not classes or not any(run.predictions for run in sweep.runs):
@@ -315,23 +356,7 @@ def _errors(sweep: SweepRecord) -> list[tuple[str, list[ErrorCounts], Chart | No
     return [*charts, ("", count_errors(sweep), None)]
 
 
-def count_errors(sweep: SweepRecord, fact: str | None = None) -> list[ErrorCounts]:
-    """Count the classes by a fact of the runs, or over all runs; numbers ascend, other labels keep their order."""
-    groups: dict[str, list[SweepRun]] = {}
-    for run in sweep.runs:
-        if fact is None or fact in run.facts:
-            groups.setdefault("all runs" if fact is None else run.facts[fact], []).append(run)
-    rates = {rate.labels: rate for rate in error_rates(sweep, *([] if fact is None else [fact]))}
-    error_counts = []
-    for label in sorted(groups, key=by_number):
-        counts = Counter(given.error for run in groups[label] for given in run.predictions.values())
-        of_class = Counter({name: counts[name] for name in sweep.metric.classes})
-        rate = rates.get(() if fact is None else (label,))
-        error_counts.append(ErrorCounts(label, counts.total(), of_class, rate))
-    return error_counts
-
-
-def examples(sweep: SweepRecord) -> dict[str, list[Example]]:
+def pick_examples(sweep: SweepRecord) -> dict[str, list[Example]]:
     """Pick up to ``N_EXAMPLES`` of each class, each of another question, and of other runs where possible."""
     asked = {question.question_id: question for question in sweep.questions}
     chosen: dict[str, dict[str, Example]] = {name: {} for name in sweep.metric.classes}
@@ -364,14 +389,14 @@ def write_questions(questions: Sequence[SweepQuestion], behind: Sequence[CellRun
 
     The whole has at most ``room`` bytes, unless the cells' names alone need more.
     """
-    asked = {question.question_id: _asked(question) for question in questions}
+    asked = {question.question_id: _begin_row(question) for question in questions}
     most = max((len(cell_runs.cell.question_ids) for cell_runs in behind), default=0)
     text = ""
     for limit in [limit for limit in QUESTIONS_SHOWN if limit < most or limit == QUESTIONS_SHOWN[0]]:
         packed = Packed()
         entries = []
         for cell_runs in behind:
-            entries.append(_entry(cell_runs, asked, limit, packed))
+            entries.append(_write_entry(cell_runs, asked, limit, packed))
             if packed.n_bytes > room and limit:
                 break
         text = "".join([*entries, *packed.elements()])
@@ -380,23 +405,28 @@ def write_questions(questions: Sequence[SweepQuestion], behind: Sequence[CellRun
     return text
 
 
+def anchor_of(cell_runs: CellRuns) -> str:
+    """Name the place of a cell's questions on the page."""
+    return f"cell-{cell_runs.number}"
+
+
 def safe(text: str, n_chars: int) -> str:
     """Make an untrusted text part of the page: cut, visible, escaped."""
     return f"<bdi>{escape(visible(cut(text, n_chars)))}</bdi>"
 
 
-def _entry(cell_runs: CellRuns, asked: Mapping[str, str], limit: int, packed: Packed) -> str:
-    n, score = min(limit, len(cell_runs.cell.question_ids)), score_of(cell_runs.cell).write()
-    left_out = _left_out(cell_runs, n) if n < len(cell_runs.cell.question_ids) else ()
-    part = packed.add("".join([*_facts(cell_runs), *left_out, *(_rows(cell_runs, asked, n) if n else ())]))
+def _write_entry(cell_runs: CellRuns, asked: Mapping[str, str], limit: int, packed: Packed) -> str:
+    n, score = min(limit, len(cell_runs.cell.question_ids)), write_spread(average_score(cell_runs.cell))
+    left_out = _explain_left_out(cell_runs, n) if n < len(cell_runs.cell.question_ids) else ()
+    part = packed.add("".join([*_write_facts(cell_runs), *left_out, *(_write_rows(cell_runs, asked, n) if n else ())]))
     return (
         f'<details class="card"><summary>{safe(cell_runs.names[0], _NAME_CHARS)} <b>{score}</b></summary>'
-        f'<div class="body" id="{cell_runs.anchor}" data-chunk="{part.chunk}" '
+        f'<div class="body" id="{anchor_of(cell_runs)}" data-chunk="{part.chunk}" '
         f'data-part="{part.number}"></div></details>\n'
     )
 
 
-def _facts(cell_runs: CellRuns) -> Iterator[str]:
+def _write_facts(cell_runs: CellRuns) -> Iterator[str]:
     if len(cell_runs.names) > 1:
         yield f'<p class="dim small">The same setting as {safe("; ".join(cell_runs.names[1:]), 3 * _NAME_CHARS)}</p>'
     if cell_runs.runs:
@@ -406,14 +436,14 @@ def _facts(cell_runs: CellRuns) -> Iterator[str]:
         yield f'<p class="small">Runs: {", ".join(named)}</p>'
 
 
-def _left_out(cell_runs: CellRuns, n: int) -> Iterator[str]:
+def _explain_left_out(cell_runs: CellRuns, n: int) -> Iterator[str]:
     n_all = len(cell_runs.cell.question_ids)
     which = f"The first {n:,} of {n_all:,} questions" if n else f"None of {n_all:,} questions"
     rest = " The runs' directories hold all of them." if cell_runs.runs else ""
     yield f'<p class="note small">{which}: the page has no room for more.{rest}</p>'
 
 
-def _rows(cell_runs: CellRuns, asked: Mapping[str, str], n: int) -> Iterator[str]:
+def _write_rows(cell_runs: CellRuns, asked: Mapping[str, str], n: int) -> Iterator[str]:
     runs, cell = cell_runs.runs[:MOST_SEEDS], cell_runs.cell
     given = "".join(f"<th>seed {run.seed}</th>" for _, run in runs) or '<th class="n">right</th>'
     yield '<div class="scroll"><table class="asked"><thead><tr><th>id</th><th>question</th><th>truth</th>'
@@ -422,21 +452,22 @@ def _rows(cell_runs: CellRuns, asked: Mapping[str, str], n: int) -> Iterator[str
     for number, question_id in enumerate(cell.question_ids[:n]):
         yield asked.get(question_id) or f"<tr><th>{safe(question_id, _ID_CHARS)}</th><td></td><td></td>"
         for seed, run in runs:
-            yield f'<td class="{"right" if right[seed][number] > 0.5 else "wrong"}">{_given(run, question_id)}</td>'
+            mark = "right" if right[seed][number] > 0.5 else "wrong"
+            yield f'<td class="{mark}">{_write_answer(run, question_id)}</td>'
         if not runs:
             yield f'<td class="n">{right_share[number]:.3f}</td>'
         yield f'<td class="n">{scores[number]:.3f}</td></tr>\n'
     yield "</tbody></table></div>"
 
 
-def _given(run: SweepRun, question_id: str) -> str:
+def _write_answer(run: SweepRun, question_id: str) -> str:
     prediction = run.predictions.get(question_id)
     if prediction is None:
         return ""
     return _BLANK if is_blank(prediction.answer_value) else safe(prediction.answer_value, _VALUE_CHARS)
 
 
-def _asked(question: SweepQuestion) -> str:
+def _begin_row(question: SweepQuestion) -> str:
     """Begin a question's row, which is the same for every figure."""
     unit = "" if is_blank(question.answer_unit) else f" {safe(question.answer_unit, _VALUE_CHARS)}"
     truth = _BLANK if is_blank(question.answer_value) else f"{safe(question.answer_value, _VALUE_CHARS)}{unit}"

@@ -102,7 +102,7 @@ def as_html(table: Table, css_class: str = "scores") -> Markup:
         fields = []
         for number, (column, value) in enumerate(zip(table.columns, row, strict=True)):
             text = column.write(value)
-            html = _marked_html(value) if isinstance(value, MarkedText) else _html(text)
+            html = _html_of_mark(value) if isinstance(value, MarkedText) else _html(text)
             tag = "th" if number < n_names else "td"
             kind = "n" if column.align == "right" else "short" if tag == "th" and len(text) <= SHORT_CHARS else ""
             fields.append(f'<{tag} class="{kind}">{html}</{tag}>' if kind else f"<{tag}>{html}</{tag}>")
@@ -116,7 +116,7 @@ def _html(text: str) -> Markup:
     return escape(visible(cut(text, _LABEL_CHARS)))
 
 
-def _marked_html(value: MarkedText) -> str:
+def _html_of_mark(value: MarkedText) -> str:
     text = f'<span class="state">{_html(value.text)}</span>'
     if value.link:
         mark = f' class="{value.mark}"' if value.mark else ""

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
+from io import TextIOWrapper
 from typing import Any, TextIO
 
 from kohaku_ray.pages.text import write_duration
@@ -22,9 +23,16 @@ LINES_EVERY_S = (2.0, 300.0)
 SAY_LEFT_S = 60.0
 """Shortest time left that such a line gives."""
 
+SAY_LEFT_FROM = 0.05
+"""Share of the work from which a line gives the time left: the first units of a run wait for models and processes."""
+
 
 INTERRUPTED = "interrupted: run the same command again to go on"
 """What a job says that a signal has ended."""
+
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a job: Ctrl-C, ``ray job stop``, and a terminal that is closed."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -47,7 +55,31 @@ _end_said = threading.Lock()
 
 
 @contextmanager
-def shown_as(*, quiet: bool = False, as_json: bool = False) -> Iterator[None]:
+def print_whatever_reads() -> Iterator[None]:
+    """Let what the block prints end no work: characters that a terminal has not are replaced, a reader may go.
+
+    A stream that is closed from the start leads nowhere: its number would be that of the next file or connection.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):  # the latter: LC_ALL=C
+            stream.reconfigure(errors="replace")
+    try:
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except BrokenPipeError:  # of a library's prints
+                drop_output(stream)
+            except (AttributeError, ValueError):  # closed
+                pass
+
+
+@contextmanager
+def show_as(*, quiet: bool = False, as_json: bool = False) -> Iterator[None]:
     """Show what the block says as the flags ask; with ``as_json`` nothing but ``show_json`` reaches stdout."""
     before = (_mode.quiet, _mode.json, _mode.stdout)
     _mode.quiet, _mode.json, _mode.stdout = quiet, as_json, sys.stdout
@@ -63,7 +95,10 @@ def shown_as(*, quiet: bool = False, as_json: bool = False) -> Iterator[None]:
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """Let SIGTERM, which ``ray job stop`` sends, end the block as Ctrl-C does: Ray's own handler makes Ray abort."""
+    """Let every signal of ``ENDING`` end the block as Ctrl-C does, unless it is ignored: as by ``nohup``.
+
+    Of SIGTERM, Ray's own handler makes Ray abort.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -74,9 +109,8 @@ def signals_interrupt() -> Iterator[None]:
         warnings.filterwarnings("ignore", "Cython module failed to patch", RuntimeWarning)
         raise Interrupted
 
-    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, interrupt)}
-    if callable(signal.getsignal(signal.SIGINT)):  # not where a shell lets a job in the background ignore it
-        before[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
+    heard = [number for number in ENDING if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+    before = {number: signal.signal(number, interrupt) for number in heard}
     try:
         with nullcontext() if _mode.signals is not None else _no_signal_lost():
             yield
@@ -122,9 +156,28 @@ def is_interrupted() -> bool:
     """Tell whether a signal has come that ends the job."""
     if _mode.signals is not None:
         with suppress(BlockingIOError):
-            if not {signal.SIGINT, signal.SIGTERM}.isdisjoint(os.read(_mode.signals, 4096)):
+            if not set(ENDING).isdisjoint(os.read(_mode.signals, 4096)):
                 _mode.is_interrupted = True  # and never back: a thread and the handler set it
     return _mode.is_interrupted
+
+
+class UntilInterrupted:
+    """A stream to which other threads than the main one write nothing more once a signal has come.
+
+    Ray's prints there what its processes say of their own ends, to which a signal to the whole group was sent, too.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text, or drop it; returns its length."""
+        if threading.current_thread() is threading.main_thread() or not is_interrupted():
+            self._stream.write(text)
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def print_interrupted() -> None:
@@ -132,7 +185,8 @@ def print_interrupted() -> None:
     with _end_said:
         if not _mode.is_end_said:
             _mode.is_end_said = True
-            print_error(INTERRUPTED)
+            with suppress(OSError):  # the terminal may be closed
+                print_error(INTERRUPTED)
 
 
 def print_progress(text: str) -> None:
@@ -149,15 +203,15 @@ def print_error(text: str) -> None:
 def print_result(text: Any) -> None:
     """Print a result for a person: nothing with ``--quiet``, and to stderr with ``--json``."""
     if not _mode.quiet:
-        print(printable(text), flush=True)  # noqa: T201
+        _print(printable(text), sys.stdout)
 
 
 def print_summary(line: str, values: Mapping[str, Any]) -> None:
     """Print a command's result: its values with ``--json``, else its one line with ``--quiet``."""
     if _mode.json:
-        print(json.dumps(values, default=str), file=_mode.stdout, flush=True)  # JSON escapes control characters
+        _print(json.dumps(values, default=str), _mode.stdout)  # JSON escapes control characters
     elif _mode.quiet:
-        print(printable(line), flush=True)  # noqa: T201
+        _print(printable(line), sys.stdout)
 
 
 def printable(text: Any) -> str:
@@ -171,7 +225,22 @@ def _to_stderr(text: str) -> None:
 
         tqdm.write(text, file=sys.stderr)  # above the bar
     else:
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
+        _print(text, sys.stderr)
+
+
+def _print(text: str, stream: TextIO | None) -> None:
+    try:
+        print(text, file=stream, flush=True)
+    except BrokenPipeError:
+        drop_output(stream)
+
+
+def drop_output(stream: TextIO | None) -> None:
+    """Let a stream whose reader has gone (``| head``, a log collector that ended) lead nowhere: the job goes on."""
+    if stream is not None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 class Progress:
@@ -180,14 +249,15 @@ class Progress:
     On a terminal and in a notebook it is one bar, drawn in place; elsewhere it is a line at ever longer intervals.
     """
 
-    def __init__(self, job: str, total: float, unit: str, began: float | None = None, done: float = 0.0) -> None:
+    def __init__(self, job: str, total: float, unit: str, done: float = 0.0) -> None:
         """Start the clock; the first ``show`` draws.
 
-        ``job`` is the first word of every line, ``total`` its whole work, counted in ``unit`` (in the plural),
-        ``began`` when it began, by ``time.perf_counter`` (default: now), with how much of it ``done`` before.
+        ``job`` is the first word of every line, ``total`` its whole work, counted in ``unit`` (in the plural), of which
+        so much was ``done`` before.
         """
         self._job, self._total, self._unit, self._done_before = job, total, unit, done
-        self._began, self._last_line_s = time.perf_counter() if began is None else began, 0.0
+        self._began, self._last_line_s = time.perf_counter(), 0.0
+        self._first: tuple[float, float] | None = None  # when units were first done, and how many
         self._bar: Any = None
 
     def __enter__(self) -> Progress:
@@ -204,20 +274,28 @@ class Progress:
         if _mode.quiet:
             return
         if self._bar is None and draws_bars(sys.stderr):
-            self._bar = self._drawn()
+            self._bar = self._make_bar()
+        tells_left = done - self._done_before >= SAY_LEFT_FROM * (self._total - self._done_before)
         if self._bar is not None:
             self._bar.n = done
+            self._bar.bar_format = self._bar_format(", {remaining} left" if tells_left else "")
             self._bar.set_postfix_str(note, refresh=False)
             self._bar.refresh() if done >= self._total else self._bar.update(0)
             return
         now = time.perf_counter()
+        if self._first is None and done > self._done_before:
+            self._first = now, done
         shortest_s, longest_s = LINES_EVERY_S
         if now - self._last_line_s < min(max((now - self._began) / 10, shortest_s), longest_s) and done < self._total:
             return
         self._last_line_s = now
-        rate = (done - self._done_before) / max(now - self._began, 1e-9)
+        since_s, before = (self._began, self._done_before) if self._first is None else self._first
+        is_measured = done > before and self._first is not None and tells_left
+        if done <= before:  # the first units: a speed, which the start is part of, and no time left
+            since_s, before = self._began, self._done_before
+        rate = max(done - before, 0.0) / max(now - since_s, 1e-9)
         speed = f"{1 / rate:,.0f} s each" if 0 < rate < 0.1 else f"{rate:,.{int(rate < 100)}f}/s" if rate else ""
-        left_s = (self._total - done) / rate if rate else 0.0
+        left_s = (self._total - done) / rate if is_measured else 0.0
         left = f"about {write_duration(left_s)} left" if left_s >= SAY_LEFT_S else ""
         so_far, total = (f"{n:,.1f}".removesuffix(".0") for n in (done, self._total))
         facts = [f"{self._job:<8}{so_far}/{total} {self._unit}", speed, left, more or note]
@@ -229,7 +307,7 @@ class Progress:
         if self._bar is not None:
             self._bar.total = total
 
-    def _drawn(self) -> Any:
+    def _make_bar(self) -> Any:
         from tqdm import tqdm
 
         _mode.n_bars += 1
@@ -240,9 +318,11 @@ class Progress:
             file=sys.stderr,
             dynamic_ncols=True,
             mininterval=0.1,
-            bar_format=f"{{desc}} {{n:.0f}}/{{total:.0f}} {self._unit} |{{bar}}| {{percentage:3.0f}}%, "
-            "{remaining} left{postfix}",
+            bar_format=self._bar_format(""),
         )
+
+    def _bar_format(self, left: str) -> str:
+        return f"{{desc}} {{n:.0f}}/{{total:.0f}} {self._unit} |{{bar}}| {{percentage:3.0f}}%{left}{{postfix}}"
 
 
 def draws_bars(stream: Any) -> bool:

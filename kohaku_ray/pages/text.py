@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from urllib.parse import urlencode, urlsplit
 
 _HIDDEN = re.compile(
@@ -39,6 +40,16 @@ def cut(text: str, n_chars: int) -> str:
     if len(text) <= n_chars:
         return text
     return f"{text[:n_chars].rstrip()} … [{len(text) - n_chars:,} more characters]"
+
+
+def leave_out_shared(paths: Sequence[str]) -> list[str]:
+    """Leave out the folders with which all of several paths begin, and the file name with which all end."""
+    parts = [path.split("/") for path in paths]
+    while len(parts) > 1 and len({names[0] for names in parts}) == 1 and all(len(names) > 1 for names in parts):
+        parts = [names[1:] for names in parts]
+    while len(parts) > 1 and len({names[-1] for names in parts}) == 1 and all(len(names) > 1 for names in parts):
+        parts = [names[:-1] for names in parts]
+    return ["/".join(names) for names in parts]
 
 
 def web_link(url: str) -> str:

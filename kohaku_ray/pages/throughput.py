@@ -10,8 +10,8 @@ from typing import Any
 
 from kohaku_ray.pages.plots import Chart, PlotLine, lines
 from kohaku_ray.pages.tables import as_text
-from kohaku_ray.run.record.summary import pluralize
-from kohaku_ray.storage import make_directory, publish
+from kohaku_ray.records import pluralize
+from kohaku_ray.store.storage import make_directory, publish
 from kohaku_ray.table import Column, Table
 
 FILES = ("throughput.html", "throughput.json")

@@ -103,6 +103,11 @@ class Context:
     images: tuple[FoundImage, ...] = ()
 
     @property
+    def texts(self) -> list[str]:
+        """The texts of all snippets and captions."""
+        return [part.text for part in self.snippets] + [part.text for part in self.captions]
+
+    @property
     def n_chars(self) -> int:
         """Characters of all snippets and captions."""
         return sum(len(part.text) for part in self.snippets) + sum(len(part.text) for part in self.captions)

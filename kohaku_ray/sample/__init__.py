@@ -1,6 +1,7 @@
 """A small collection on AI energy use, with questions and their gold answers.
 
-``documents/`` holds thirteen documents, ``metadata.csv`` what is known of each, ``questions.csv`` the questions.
+``documents/`` holds thirteen documents, ``trees/`` the same as JSON trees, as the runs in ``bundles/`` read them,
+``metadata.csv`` what is known of each, ``questions.csv`` the questions.
 All of it was written for this package: organisations, models and figures are invented, no figure is a measurement.
 """
 

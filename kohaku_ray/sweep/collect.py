@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -16,18 +16,18 @@ import pyarrow as pa
 from kohaku_ray.config import Config
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, QuestionScore, find_metric
 from kohaku_ray.evaluation.references import K, gold_refs, stage_recall
+from kohaku_ray.evaluation.report import clusters_of
 from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.index.arrays import F64, I64, Mask
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.store import Index
-from kohaku_ray.records import BLANK, digest
-from kohaku_ray.run.record.directory import RunDirectory
-from kohaku_ray.run.record.identity import is_finished, summary_of
-from kohaku_ray.run.record.scoring import scores_of
-from kohaku_ray.run.record.summary import pluralize
-from kohaku_ray.run.record.tracking import Exported, export, is_tracked, track
-from kohaku_ray.run.tables import SHARED
+from kohaku_ray.records import BLANK, digest, pluralize
+from kohaku_ray.runs.identity import is_finished, summary_of
+from kohaku_ray.runs.scoring import scores_of
+from kohaku_ray.runs.tracking import Exported, export, is_tracked, track
 from kohaku_ray.settings import shown_path
+from kohaku_ray.store.directory import RunDirectory
+from kohaku_ray.store.tables import SHARED
 from kohaku_ray.sweep.compare import (
     Axis,
     State,
@@ -42,14 +42,13 @@ from kohaku_ray.sweep.compare import (
 from kohaku_ray.sweep.estimate import fixed_settings
 from kohaku_ray.sweep.load import TableConfig
 from kohaku_ray.sweep.paper import model_name, with_paper
-from kohaku_ray.sweep.plan import PlannedCell, PlannedTable, SweepPlan, is_there, truth_of_sweep
-from kohaku_ray.sweep.race import SweepRace
+from kohaku_ray.sweep.plan import PlannedCell, PlannedTable, SweepPlan, index_exists, truth_of_sweep
 from kohaku_ray.sweep.study import ensembles, files_of, outlook, pool_of
 from kohaku_ray.version import code_version
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _FinishedRun:
     """The contents of one finished run."""
 
     run: SweepRun  # as the page shows it
@@ -89,7 +88,7 @@ def collect(
     skipped: Mapping[str, str] | None = None,
     spending: Sequence[str] = (),
     metric: str = DEFAULT_METRIC,
-    race: SweepRace | None = None,
+    revise: Callable[[PlannedTable, SweepTable], SweepTable] = lambda _, table: table,
 ) -> SweepRecord:
     """Read every finished run of a sweep and build its tables.
 
@@ -99,7 +98,7 @@ def collect(
         skipped: Why runs were not tried, by run id.
         spending: What the last start used, one line per item.
         metric: Name of the metric of all scores.
-        race: How the cells were raced: those that left it have what was seen of them.
+        revise: Changes a table's cells, such as those whose runs stopped early. Default: none.
 
     Raises:
         ConfigError: There is no such metric.
@@ -108,22 +107,22 @@ def collect(
     known = find_metric(metric)
     reader, why = _Reader(plan, known), _Missing(failed, skipped or {})
     read = {run_id: reader.run(run_id, config) for run_id, config in plan.finished.items()}
-    tables = tuple(
-        with_paper(
-            plan,
-            planned,
-            _table(planned, read, why, known, race)
-            if planned.table.pool is None
-            else _studied(planned, plan, reader, why, race),
-        )
-        for planned in plan.tables
-    )
+    tables = []
+    for planned in plan.tables:
+        is_study = planned.table.pool is not None
+        table = _make_study_table(planned, plan, reader, why) if is_study else _make_table(planned, read, why, known)
+        tables.append(with_paper(plan, planned, revise(planned, table)))
     sweep = plan.loaded.sweep
+    clusters = None
+    if sweep.cluster:
+        clusters = {
+            key: name for truth in reader.truths.values() for key, name in clusters_of(truth, sweep.cluster).items()
+        }
     groups, about = group_scores(sweep.by, tables, tuple(reader.truths.values()), known) if sweep.by else (None, ())
     return SweepRecord(
         name=Path(sweep.output).name,
         title=sweep.title or Path(sweep.output).name,
-        tables=tables,
+        tables=tuple(tables),
         questions=reader.asked(),
         runs=tuple(read_run.run for read_run in read.values()),
         metric=known,
@@ -134,10 +133,11 @@ def collect(
             *_notes(plan, read),
         ),
         fixed=fixed_settings(plan),
-        provenance=_provenance(plan),
-        spending={**_calls(read), **dict(_named(line) for line in spending)},
+        provenance=_describe_provenance(plan),
+        spending={**_count_calls(read), **dict(_split_line(line) for line in spending)},
         groups=groups,
-        race=None if race is None else race.view({**failed, **(skipped or {})}, is_running=False),
+        cluster=sweep.cluster or "",
+        clusters=clusters,
     )
 
 
@@ -197,7 +197,7 @@ class _Reader:
         say = self.metric.baseline
         return [] if say is None else [line for truth in self.truths.values() if (line := say(truth))]
 
-    def run(self, run_id: str, config: Config) -> _Read:
+    def run(self, run_id: str, config: Config) -> _FinishedRun:
         """Read a finished run."""
         directory, truth = RunDirectory(config.run), self.truth(config)
         submission = read_submission(directory.checked_file("submission.csv"))
@@ -205,12 +205,12 @@ class _Reader:
         answers = directory.read_table("answers", columns=["question_id", "attempt", "is_blank", "measures", "error"])
         usage = pl.DataFrame(directory.read_table("usage", ["key", "prompt_tokens", "completion_tokens", "service_s"]))
         sums = usage.select(pl.sum("prompt_tokens", "completion_tokens", "service_s")).row(0, named=True)
-        classify, once = self.metric.classify, self._shared.setdefault
+        classify, shared = self.metric.classify, self._shared.setdefault
         answered = ((truth.rows[key], row) for key, row in submission.rows.items() if key in truth.rows)
         predictions = {
             gold.question_id: SweepAnswer(
-                once(value := row.answer_value or BLANK, value),
-                once(row.refs_raw, row.refs_raw),
+                shared(value := row.answer_value or BLANK, value),
+                shared(row.refs_raw, row.refs_raw),
                 classify(gold, row) if classify else None,
             )
             for gold, row in answered
@@ -228,26 +228,26 @@ class _Reader:
         )
         scores = _Scores.of(self.metric.score(truth, submission), self.metric.parts)
         names, of_trace = self._shown & config.declaration.derived.keys(), _NO_MEASURES
-        if names and is_there(config.index.path):
+        if names and index_exists(config.index.path):
             if config.index.path not in self._nodes:
                 self._nodes[config.index.path] = Index.open(config.index.path).nodes
-            trace = pl.DataFrame(directory.read_table("trace", columns=["question_id", "member", "step", "node_id"]))
+            trace = _read_last(directory, "question_id", "member", "step", "node_id")
             of_trace = derived_measures(trace, self._nodes[config.index.path], config, sorted(names))
-        by_answer, derived = own_measures(answers), _by_question(of_trace)
+        by_answer, derived = own_measures(answers), _group_by_question(of_trace)
         n_answers = max(run.n_answers, 1)
         computed = {"tokens": run.tokens / n_answers, "seconds": run.service_s / n_answers}
         computed |= {name: float(np.mean(part)) for name, part in scores.parts.items() if scores.question_ids}
         if any(name.startswith(RECALL) for name in self._shown):
-            computed |= recall_measures(pl.DataFrame(directory.read_table("trace", columns=TRACE_COLUMNS)), truth)
+            computed |= recall_measures(_read_last(directory, *TRACE_COLUMNS), truth)
         measures = {
-            **_means(by_answer.fill_null(0.0)),
+            **_mean_measures(by_answer.fill_null(0.0)),
             "attempts": float(answers["attempt"].to_numpy().mean()) + 1,
             "blanks": float(answers["is_blank"].to_numpy(zero_copy_only=False).mean()),
-            **_means(derived),
+            **_mean_measures(derived),
             **{name: value for name, value in computed.items() if name in self._shown},
         }
-        by_question = _by_question(by_answer).join(derived, on="question_id", how="full", coalesce=True)
-        return _Read(run, scores, measures, by_question, usage["key"].hash())
+        by_question = _group_by_question(by_answer).join(derived, on="question_id", how="full", coalesce=True)
+        return _FinishedRun(run, scores, measures, by_question, usage["key"].hash())
 
 
 def _models(config: Config) -> str:
@@ -255,13 +255,9 @@ def _models(config: Config) -> str:
     return ", ".join(dict.fromkeys(map(model_name, config.answering_models.values())))
 
 
-def _table(
-    planned: PlannedTable, read: Mapping[str, _Read], why: _Missing, metric: Metric, race: SweepRace | None
-) -> SweepTable:
+def _make_table(planned: PlannedTable, read: Mapping[str, _FinishedRun], why: _Missing, metric: Metric) -> SweepTable:
     table = planned.table
-    cells = [
-        (race.cell(cell, table.name) if race else None) or _cell(cell, read, why, metric) for cell in planned.cells
-    ]
+    cells = [_make_cell(cell, read, why, metric) for cell in planned.cells]
     axes = _axes(table)
     if table.combine != "grid":
         # Settings that are not crossed make one axis, whatever keys they have.
@@ -277,7 +273,7 @@ def _axes(table: TableConfig) -> tuple[Axis, ...]:
     return tuple(Axis(name, labels) for name, labels in table.labels().items())
 
 
-def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> SweepCell:
+def _make_cell(cell: PlannedCell, read: Mapping[str, _FinishedRun], why: _Missing, metric: Metric) -> SweepCell:
     finished = {seed: read[run_id] for seed, run_id in cell.runs.items() if run_id in read}
     if not finished:
         return SweepCell(cell.cell_id, cell.labels, *why.of(cell))
@@ -295,7 +291,7 @@ def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: M
     unanswerable = scores[0].unanswerable[places[0]].tolist()
     asked = pl.DataFrame({"question_id": common}, schema={"question_id": pl.String})
     measured = [asked.join(run.by_question, on="question_id", how="left", maintain_order="left") for run in runs]
-    means = _by_question(pl.concat(measured, how="diagonal").fill_null(np.nan)).drop("question_id")
+    means = _group_by_question(pl.concat(measured, how="diagonal").fill_null(np.nan)).drop("question_id")
     return SweepCell(
         cell_id=cell.cell_id,
         labels=cell.labels,
@@ -313,9 +309,7 @@ def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: M
     )
 
 
-def _studied(
-    planned: PlannedTable, plan: SweepPlan, reader: _Reader, why: _Missing, race: SweepRace | None
-) -> SweepTable:
+def _make_study_table(planned: PlannedTable, plan: SweepPlan, reader: _Reader, why: _Missing) -> SweepTable:
     """Score ensembles of recorded members: every size and rule at once, over the same subsamples."""
     table, pool_config = planned.table, planned.table.pool
     assert pool_config is not None
@@ -337,15 +331,10 @@ def _studied(
         what = f"Ensembles of {pooled}: {drawn} subsamples of each size, no new call."
         notes = (what, *outlook(members, reader.metric), *members.notes)
     title, axes = table.title or table.name, _axes(table)
-    whole = SweepTable(table.name, title, axes, tuple(cells), repeats="subsamples", notes=notes)
-    known = [cell.cell_id for cell in cells if cell.is_scored]
-    if race is None or not known:
-        return whole
-    rows = reader.truth(planned.configs[known[0]]).rows
-    return race.study(whole, {key: reader.metric.unanswerable(row) for key, row in rows.items()})
+    return SweepTable(table.name, title, axes, tuple(cells), repeats="subsamples", notes=notes)
 
 
-def _calls(read: Mapping[str, _Read]) -> dict[str, str]:
+def _count_calls(read: Mapping[str, _FinishedRun]) -> dict[str, str]:
     n_calls = sum(len(finished.calls) for finished in read.values())
     if not n_calls:
         return {}
@@ -354,7 +343,7 @@ def _calls(read: Mapping[str, _Read]) -> dict[str, str]:
     return {f"model calls of the {pluralize(len(read), 'finished run')}": f"{n_calls:,} asked for, {share}"}
 
 
-def _notes(plan: SweepPlan, read: Mapping[str, _Read]) -> list[str]:
+def _notes(plan: SweepPlan, read: Mapping[str, _FinishedRun]) -> list[str]:
     notes = []
     answering = [plan.runs[run_id].answering_deployments.values() for run_id in read]
     n_baseline = sum(any(deployment.kind == "extractive" for deployment in deployments) for deployments in answering)
@@ -369,7 +358,7 @@ def _notes(plan: SweepPlan, read: Mapping[str, _Read]) -> list[str]:
     return notes
 
 
-def _provenance(plan: SweepPlan) -> dict[str, str]:
+def _describe_provenance(plan: SweepPlan) -> dict[str, str]:
     import pyarrow
 
     sweep = plan.loaded.sweep
@@ -377,7 +366,7 @@ def _provenance(plan: SweepPlan) -> dict[str, str]:
     questions = dict.fromkeys(shown_path(config.questions.path) for config in plan.configs)
     pools = [planned.table.pool for planned in plan.tables if planned.table.pool and planned.table.pool.files]
     members = dict.fromkeys(Path(file).stem for pool in pools for file in files_of(pool))
-    declared = sweep.model_dump(mode="json", exclude=None if sweep.race else {"race"})
+    declared = sweep.model_dump(mode="json", exclude={key for key in ("race", "cluster") if not getattr(sweep, key)})
     return {
         "sweep": f"{shown_path(plan.loaded.where)}, {digest(declared)}",
         "base": f"{', '.join(map(shown_path, sweep.base))}, {digest(plan.loaded.base)}",
@@ -391,7 +380,7 @@ def _provenance(plan: SweepPlan) -> dict[str, str]:
     }
 
 
-def _named(line: str) -> tuple[str, str]:
+def _split_line(line: str) -> tuple[str, str]:
     name, colon, rest = line.partition(": ")
     return (name, rest) if colon else ("runs", line)
 
@@ -413,6 +402,12 @@ def own_measures(answers: pa.Table) -> pl.DataFrame:
     )
 
 
+def _read_last(directory: RunDirectory, *columns: str) -> pl.DataFrame:
+    """Read a run's trace, of each step the last attempt: what came before it is blank."""
+    trace = pl.DataFrame(directory.read_table("trace", columns=[*columns, "attempt"]))
+    return trace.filter(pl.col("attempt") == pl.col("attempt").max().over("question_id", "member", "step"))
+
+
 def derived_measures(trace: pl.DataFrame, nodes: NodeTable, config: Config, names: Collection[str]) -> pl.DataFrame:
     """Measures that the system computes from an answer's trace: one row per answer, with its ``question_id``."""
     measures, derived = [], config.declaration.derived
@@ -426,11 +421,11 @@ def derived_measures(trace: pl.DataFrame, nodes: NodeTable, config: Config, name
     return pl.DataFrame(measures) if measures else _NO_MEASURES
 
 
-def _by_question(measures: pl.DataFrame) -> pl.DataFrame:
+def _group_by_question(measures: pl.DataFrame) -> pl.DataFrame:
     return measures.group_by("question_id", maintain_order=True).mean()
 
 
-def _means(measures: pl.DataFrame) -> dict[str, float]:
+def _mean_measures(measures: pl.DataFrame) -> dict[str, float]:
     return {name: float(measures[name].to_numpy().mean()) for name in measures.columns if name != "question_id"}
 
 

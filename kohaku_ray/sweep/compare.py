@@ -6,7 +6,7 @@ Each cell is compared with the best of its column, settings by their scores on g
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -23,15 +23,15 @@ from kohaku_ray.evaluation.paired import (
     paired_differences,
     paired_effect,
     paired_permutation,
+    permute_against_best,
 )
 from kohaku_ray.evaluation.race import Racer
 from kohaku_ray.evaluation.report import labels_of
 from kohaku_ray.evaluation.selection import Selection, select
-from kohaku_ray.evaluation.statistics import Welch, holm, mean_sd, stars, welch
+from kohaku_ray.evaluation.statistics import Welch, mean_sd, stars, welch
 from kohaku_ray.evaluation.submissions import Submission
 from kohaku_ray.index.arrays import F64, I64
-from kohaku_ray.run.record.summary import pluralize
-from kohaku_ray.values.read import parse_number
+from kohaku_ray.records import pluralize
 
 FEW_SEEDS = 3
 """A cell over fewer seeds, or than `FEW_QUESTIONS`, is marked: its differences may be chance."""
@@ -173,7 +173,7 @@ class RaceView:
     n_questions: int
     n_seen: int
     tables: Mapping[str, tuple[CellView, ...]]  # by title, cells from the best to the worst
-    acts: tuple[str, ...] = ()  # what happened, the last first
+    drops: tuple[str, ...] = ()  # a line per cell that was dropped, the last first
     notes: tuple[str, ...] = ()
     n_asked: int = 0  # by the cells so far
     n_saved: int = 0  # what the cells that left would ask for, as much per question as before
@@ -191,9 +191,9 @@ class FixedSetting:
     meaning: str = ""  # what the setting is; empty where its key says it
 
 
-def fixed_text(fixed: Sequence[FixedSetting]) -> str:
+def write_fixed(fixed: Sequence[FixedSetting], rest: str = "; all else by default") -> str:
     """Write what a table holds fixed in one line."""
-    return f"{', '.join(f'{setting.key} {setting.value}'.strip() for setting in fixed)}; all else by default"
+    return ", ".join(f"{setting.key} {setting.value}".strip() for setting in fixed) + rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +210,8 @@ class SweepRecord:
     provenance: Mapping[str, str] = field(default_factory=dict)  # versions, files and digests, by name
     spending: Mapping[str, str] = field(default_factory=dict)  # calls, tokens, seconds; differ from start to start
     groups: SweepGroups | None = None  # None: not asked for
+    cluster: str = ""  # column of the gold answers whose equal values were resampled together
+    clusters: Mapping[str, str] | None = None  # its clusters, by question id; None: questions count as independent
     race: RaceView | None = None  # None: it was not raced
     fixed: Mapping[str, tuple[FixedSetting, ...]] = field(default_factory=dict)  # by the table's name
 
@@ -220,7 +222,8 @@ class Comparison:
 
     Tests over seeds say whether the difference would recur on the same questions (``welch``, as in the paper), tests
     over questions whether it would on other questions like these (``interval``, ``permutation``, ``d_z``). All tests
-    use only the questions that both cells have; the best is not tested against itself.
+    use only the questions that both cells have; the best is not tested against itself. ``corrected_p`` alone allows
+    for the choice of the best, see ``permute_against_best``.
     """
 
     cell_id: str
@@ -235,69 +238,79 @@ class Comparison:
     d_z: float | None  # effect size of the paired difference; None where it is not defined
     is_best: bool = False  # it has the highest mean, alone or on a tie: bold in tables
     is_second: bool = False  # the highest mean below that, alone or on a tie, if another one is below: underlined
-    welch_holm: float | None = None  # its p, corrected for the number of comparisons in the column
-    permutation_holm: float | None = None
+    corrected_p: float | None = None  # of ``permutation``, among all pairs of the column's cells
 
     @property
     def stars(self) -> str:
-        """The paper's stars: levels of Welch's p over seeds, not corrected."""
-        return stars(self.welch.p)
+        """Level of the corrected p."""
+        return stars(self.corrected_p)
 
 
-def compare_column(cells: Sequence[SweepCell]) -> list[Comparison]:
+def compare_column(cells: Sequence[SweepCell], clusters: Mapping[str, str] | None = None) -> list[Comparison]:
     """Compare every scored cell of a column with the best, which has the highest mean on its own questions.
+
+    ``clusters``: Names by question id; questions of one are resampled and flipped together.
 
     Raises:
         DataError: A score is not finite.
     """
-    scored = [_checked(cell) for cell in cells if cell.is_scored]
+    scored = [_check_scores(cell) for cell in cells if cell.is_scored]
     if not scored:
         return []
     means = [float(np.round(cell.scores.mean(), 12)) for cell in scored]
     highest, second, third, *_ = [*sorted(set(means), reverse=True), None, None]
     best = scored[means.index(max(means))]
-    comparisons = [_compare(cell, best) for cell in scored]
-    corrected = zip(
-        holm([comparison.welch.p for comparison in comparisons]),
-        holm([comparison.permutation.p for comparison in comparisons]),
-        strict=True,
-    )
+    comparisons = [_compare_cell(cell, best, clusters) for cell in scored]
+    corrected = _correct_column(scored, scored.index(best), clusters)
     return [
-        replace(
-            comparison,
-            is_best=mean == highest,
-            is_second=mean == second and third is not None,
-            welch_holm=by_seeds,
-            permutation_holm=by_questions,
-        )
-        for comparison, mean, (by_seeds, by_questions) in zip(comparisons, means, corrected, strict=True)
+        replace(comparison, is_best=mean == highest, is_second=mean == second and third is not None, corrected_p=p)
+        for comparison, mean, p in zip(comparisons, means, corrected, strict=True)
     ]
 
 
-def select_best(cells: Sequence[SweepCell], metric: Metric | None = None) -> Selection | None:
+def _correct_column(cells: Sequence[SweepCell], best: int, clusters: Mapping[str, str] | None) -> list[float | None]:
+    """Correct each cell's p for the choice of the best; None for the best itself."""
+    questions = {key: column for column, key in enumerate(dict.fromkeys(key for c in cells for key in c.question_ids))}
+    scores = np.full((len(cells), len(questions)), np.nan)
+    for row, cell in zip(scores, cells, strict=True):
+        row[[questions[key] for key in cell.question_ids]] = cell.by_question
+    corrected = permute_against_best(scores, best, clusters_by_question(questions, clusters))
+    return [None if cell is cells[best] else p for cell, p in zip(cells, corrected, strict=True)]
+
+
+def clusters_by_question(question_ids: Iterable[str], clusters: Mapping[str, str] | None) -> list[str] | None:
+    """Name the cluster of each question; None: questions are taken as independent."""
+    return None if clusters is None else [clusters[key] for key in question_ids]
+
+
+def select_best(
+    cells: Sequence[SweepCell], metric: Metric | None = None, clusters: Mapping[str, str] | None = None
+) -> Selection | None:
     """Describe the selection of the best distinct cell; cells with other questions than most are left out.
 
     Args:
         cells: Cells of one table or several; a setting counts once.
         metric: Their metric, whose lowest and highest scores bound the interval.
+        clusters: Names by question id; questions of one are resampled and flipped together.
 
     Returns:
         None where fewer than two scored cells have the same questions.
     """
-    scored = {cell.cell_id: _checked(cell) for cell in cells if cell.is_scored}
+    scored = {cell.cell_id: _check_scores(cell) for cell in cells if cell.is_scored}
     asked = Counter(frozenset(cell.question_ids) for cell in scored.values())
     usual = asked.most_common(1)[0][0] if asked else frozenset()
     kept = [cell for cell in scored.values() if {*cell.question_ids} == usual]
     if len(kept) < 2:
         return None
-    scores = {cell.cell_id: cell.by_question[_common(cell, kept[0])[0]] for cell in kept}
+    scores = {cell.cell_id: cell.by_question[_common_columns(cell, kept[0])[0]] for cell in kept}
     n_left_out = len({cell.cell_id for cell in cells if cell.total.size}) - len(kept)
-    return select(scores, metric.ends if metric else (0.0, 1.0), n_left_out)
+    ends = metric.ends if metric else (0.0, 1.0)
+    return select(scores, ends, n_left_out, clusters_by_question(kept[0].question_ids, clusters))
 
 
-def _compare(cell: SweepCell, best: SweepCell) -> Comparison:
+def _compare_cell(cell: SweepCell, best: SweepCell, clusters: Mapping[str, str] | None) -> Comparison:
     mean, sd = mean_sd(cell.scores)
-    mine, theirs = _common(cell, best)
+    mine, theirs = _common_columns(cell, best)
     about = (cell.cell_id, mean, sd, len(cell.question_ids), len(cell.seeds), mine.size)
     if cell is best or not mine.size:
         difference = 0.0 if cell is best else None
@@ -307,11 +320,13 @@ def _compare(cell: SweepCell, best: SweepCell) -> Comparison:
     total, other = cell.total[:, mine], best.total[:, theirs]
     paired = paired_differences(total.mean(axis=0), other.mean(axis=0))
     over_seeds = welch(total.mean(axis=1), other.mean(axis=1))
-    tests = over_seeds, paired_bootstrap(paired), paired_permutation(paired), paired_effect(paired)
-    return Comparison(*about, *tests)
+    together = clusters_by_question((best.question_ids[column] for column in theirs), clusters)
+    interval = paired_bootstrap(paired, clusters=together)
+    permutation = paired_permutation(paired, clusters=together)
+    return Comparison(*about, over_seeds, interval, permutation, paired_effect(paired))
 
 
-def _common(cell: SweepCell, best: SweepCell) -> tuple[I64, I64]:
+def _common_columns(cell: SweepCell, best: SweepCell) -> tuple[I64, I64]:
     """Columns in each of the questions that both have, in the best's order."""
     column_of = {question_id: i for i, question_id in enumerate(cell.question_ids)}
     pairs = [(column_of[key], i) for i, key in enumerate(best.question_ids) if key in column_of]
@@ -319,7 +334,7 @@ def _common(cell: SweepCell, best: SweepCell) -> tuple[I64, I64]:
     return columns[:, 0], columns[:, 1]
 
 
-def _checked(cell: SweepCell) -> SweepCell:
+def _check_scores(cell: SweepCell) -> SweepCell:
     wrong = np.argwhere(~np.isfinite(cell.total))
     if wrong.size:
         seed, question = wrong[0]
@@ -331,44 +346,7 @@ def _checked(cell: SweepCell) -> SweepCell:
     return cell
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorRate:
-    """What runs with the same facts lack to a full score: 1 less the score, and 1 less each part, means over the runs.
-
-    A run is scored on the questions that its cell has.
-    """
-
-    labels: tuple[str, ...]  # of the facts
-    score: float
-    parts: Mapping[str, float]
-
-
-def error_rates(sweep: SweepRecord, *facts: str) -> list[ErrorRate]:
-    """Group the scored runs by their labels of some facts; numbers ascend, other labels keep their order."""
-    scored: dict[str, tuple[float, dict[str, float]]] = {}
-    for cell in (cell for table in sweep.tables for cell in table.cells if cell.is_scored):
-        for row, run_id in enumerate(cell.run_ids):
-            parts = {name: float(part[row].mean()) for name, part in cell.parts.items()}
-            scored.setdefault(run_id, (float(cell.total[row].mean()), parts))
-    groups: dict[tuple[str, ...], list[tuple[float, dict[str, float]]]] = {}
-    for run in sweep.runs:
-        if run.run_id in scored and all(fact in run.facts for fact in facts):
-            groups.setdefault(tuple(run.facts[fact] for fact in facts), []).append(scored[run.run_id])
-    rates = []
-    for labels in sorted(groups, key=lambda labels: [by_number(label) for label in labels]):
-        scores, parts_of_runs = zip(*groups[labels], strict=True)
-        means = {name: 1 - float(np.mean([parts[name] for parts in parts_of_runs])) for name in parts_of_runs[0]}
-        rates.append(ErrorRate(labels, 1 - float(np.mean(scores)), means))
-    return rates
-
-
-def by_number(label: str) -> tuple[bool, float]:
-    """Sort labels: numbers ascend, then all others, in the order they have."""
-    number = parse_number(label)
-    return number is None, number or 0.0
-
-
-def no_groups(by: str, header: Sequence[str]) -> str:
+def explain_no_groups(by: str, header: Sequence[str]) -> str:
     """Say that scores are not shown by a column, as the gold answers' ``header`` lacks it."""
     columns = ", ".join(header) or "none"
     return f"Scores are not shown by {by}: the gold answers have no such column; they have {columns}."
@@ -393,7 +371,7 @@ def group_scores(
                 cells.setdefault(cell.cell_id, (name, cell))
     asked = Counter(cell.question_ids for _, cell in cells.values())
     if not asked:
-        return None, (no_groups(by, truths[0].header if truths else ()),)
+        return None, (explain_no_groups(by, truths[0].header if truths else ()),)
     usual = asked.most_common(1)[0][0]
     kept = [(name, cell) for name, cell in cells.values() if cell.question_ids == usual]
     groups: dict[str, list[int]] = {}
@@ -401,14 +379,15 @@ def group_scores(
         groups.setdefault(label[key], []).append(column)
     blank = np.array([is_blank[key] for key in usual])
     scores = {
-        group: tuple(_score(cell, columns, blank, metric) for _, cell in kept) for group, columns in groups.items()
+        group: tuple(_score_group(cell, columns, blank, metric) for _, cell in kept)
+        for group, columns in groups.items()
     }
     left_out = len(cells) - len(kept)
     notes = (f"By {by}: {pluralize(left_out, 'setting')} left out, scored on other questions than most.",)
     return SweepGroups(tuple(name for name, _ in kept), split_of(by, scores)), notes if left_out else ()
 
 
-def _score(cell: SweepCell, columns: Sequence[int], blank: np.ndarray, metric: Metric) -> Score:
+def _score_group(cell: SweepCell, columns: Sequence[int], blank: np.ndarray, metric: Metric) -> Score:
     parts: Mapping[str, np.ndarray] = {name: part[:, columns] for name, part in cell.parts.items()}
     total = metric.shares(parts, blank[columns])
     return Score(float(total.mean()), {name: float(part.mean()) for name, part in parts.items()}, len(columns), 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -14,25 +15,27 @@ from pathlib import Path
 
 import numpy as np
 
+from kohaku_ray.collection.sources import questions_of
 from kohaku_ray.config import Config, build_config
 from kohaku_ray.config.deployments import Deployment
+from kohaku_ray.config.roles import models_of
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.index.nodes import PARAGRAPH, SENTENCE
 from kohaku_ray.index.store import Index
+from kohaku_ray.models.calls import chat_request
 from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.models.request import request_key
-from kohaku_ray.records import Question, digest
-from kohaku_ray.run.collection.sources import questions_of
-from kohaku_ray.run.models import chat_request, models_of, seed_of
-from kohaku_ray.run.record.identity import model_parts
-from kohaku_ray.run.record.summary import pluralize
-from kohaku_ray.run.record.tracking import settings_of
+from kohaku_ray.models.target import Target
+from kohaku_ray.records import Question, digest, pluralize
+from kohaku_ray.runs.identity import model_parts
+from kohaku_ray.runs.seeds import seed_of
+from kohaku_ray.runs.tracking import settings_of
 from kohaku_ray.settings import Settings, read_meanings
-from kohaku_ray.sweep.compare import FixedSetting, fixed_text, no_groups
+from kohaku_ray.sweep.compare import FixedSetting, explain_no_groups, write_fixed
 from kohaku_ray.sweep.load import KEYS_WITHOUT_EFFECT_ON_OUTPUTS, MEMBERS, VOTE, PoolConfig
 from kohaku_ray.sweep.paper import paper_lines
-from kohaku_ray.sweep.plan import PlannedTable, SweepPlan, is_there, truth_of_sweep
+from kohaku_ray.sweep.plan import PlannedTable, SweepPlan, index_exists, truth_of_sweep
 from kohaku_ray.sweep.study import files_of, strata_of
 
 _SILENT = (
@@ -45,12 +48,24 @@ _VOTE = ("ensemble.vote.strategy", "ensemble.vote.ignore_blank", "ensemble.vote.
 _SHOWN = (_ANSWERS, _TEMPERATURE, _CAPTIONS, "index.encoder.model", "index.encoder.dim", MEMBERS, *_VOTE)
 
 
+LINE_CHARS = 120
+"""Longest line of what tables hold fixed, which are dozens of settings."""
+
 _AS_YAML = {"None": "none", "True": "true", "False": "false"}  # as files and axes write them
 
 
 def fixed_lines(plan: SweepPlan) -> list[str]:
-    """Write what each table with a cell that can be run holds fixed, a line each."""
-    return [f"{name}: {fixed_text(fixed)}" for name, fixed in fixed_settings(plan).items()]
+    """Write what each table with a cell that can be run holds fixed, a line each; of several, what most hold once."""
+    tables = fixed_settings(plan)
+    if len(tables) < 2:
+        return [f"{name}: {write_fixed(fixed)}" for name, fixed in tables.items()]
+    keys = [setting.key for fixed in tables.values() for setting in fixed]  # one table's change is another's default
+    tables = {planned.table.name: _fixed(plan, planned, keys) for planned in plan.tables if planned.configs}
+    counts = Counter(setting for fixed in tables.values() for setting in fixed)
+    usual = [setting for setting, n in counts.items() if n > len(tables) / 2]
+    own = {name: [setting for setting in fixed if setting not in usual] for name, fixed in tables.items()}
+    lines = [f"{name}: {write_fixed(fixed, '')}" for name, fixed in own.items() if fixed]
+    return [f"all tables, but for axes{' and the lines below' if lines else ''}: {write_fixed(usual)}", *lines]
 
 
 def fixed_settings(plan: SweepPlan) -> dict[str, tuple[FixedSetting, ...]]:
@@ -62,7 +77,7 @@ def fixed_settings(plan: SweepPlan) -> dict[str, tuple[FixedSetting, ...]]:
     return {planned.table.name: _fixed(plan, planned) for planned in plan.tables if planned.configs}
 
 
-def _fixed(plan: SweepPlan, planned: PlannedTable) -> tuple[FixedSetting, ...]:
+def _fixed(plan: SweepPlan, planned: PlannedTable, named: Sequence[str] = ()) -> tuple[FixedSetting, ...]:
     configs, pool = list(planned.configs.values()), planned.table.pool
     usual: dict[str, str] = {}  # the system's defaults, of one member if it refuses more
     for ensemble in ({}, {"members": 1}):
@@ -71,7 +86,7 @@ def _fixed(plan: SweepPlan, planned: PlannedTable) -> tuple[FixedSetting, ...]:
             break
     settings = [settings_of(config) | _played(config) for config in configs]
     changed = [key for key, value in settings[0].items() if value != usual.get(key, "None")]
-    keys = dict.fromkeys([*_SHOWN, *plan.loaded.given_keys, *planned.table.set, *changed])
+    keys = dict.fromkeys([*_SHOWN, *plan.loaded.given_keys, *planned.table.set, *changed, *named])
     shown = [key for key in keys if not any(f"{key}.".startswith(f"{prefix}.") for prefix in _SILENT)]
     if pool is not None and pool.members is None:
         shown = [key for key in shown if key.startswith(VOTE)]
@@ -79,7 +94,7 @@ def _fixed(plan: SweepPlan, planned: PlannedTable) -> tuple[FixedSetting, ...]:
     fixed = [
         FixedSetting(key, _AS_YAML.get(value := values.pop(), value), _meaning(configs[0], key))
         for key, values in values_of.items()
-        if len(values) == 1
+        if len(values) == 1 and not (key in _SHOWN and values == {"None"})
     ]
     repeated = [FixedSetting(text) for text in _repeated(plan, pool)]
     return tuple([*repeated, *fixed] if pool is not None and pool.members is None else [*fixed, *repeated])
@@ -175,7 +190,7 @@ def estimate(plan: SweepPlan, recorded: RecordedKeys) -> Estimate:
     costs: dict[str, tuple[float, float]] = {}
     further: dict[str, int] = {}
     n_asked, is_bound = 0, True
-    built_of = {repr(config.documents): path for path, config in plan.indexes.items() if is_there(path)}
+    built_of = {repr(config.documents): path for path, config in plan.indexes.items() if index_exists(path)}
     for config in plan.runs.values():
         questions, uses = questions_of(config), config.uses
         keys = _opening_keys(config, questions)
@@ -190,10 +205,10 @@ def estimate(plan: SweepPlan, recorded: RecordedKeys) -> Estimate:
             window = config.models[name].window  # type: ignore[union-attr]
             n_first, tokens = first.get(shown, (0, 0))
             longest = uses.context_tokens or window
-            built = built_of.get(repr(config.documents))
-            if built and uses.context_matches and not uses.context_tokens:
+            build = built_of.get(repr(config.documents))
+            if build and uses.context_matches and not uses.context_tokens:
                 is_bound = False
-                longest = min(longest, math.ceil(uses.context_matches * _mean_parent_tokens(built)))
+                longest = min(longest, math.ceil(uses.context_matches * _mean_parent_tokens(build)))
             first[shown] = (max(n_first, n), max(tokens, n * longest))
             most_tokens = config.role(config.declaration.lead).max_tokens
             price = config.models[name].price
@@ -203,7 +218,7 @@ def estimate(plan: SweepPlan, recorded: RecordedKeys) -> Estimate:
             takes_batches = isinstance(config.models[name], OpenAIConfig)
             costs[shown] = max(costs.get(shown, (0.0, 0.0)), (priced[0], priced[takes_batches]))
             retried = _what_is_shown(config, name, {*uses.retry_settings} - {*uses.further_settings})
-            further[retried] = max(further.get(retried, 0), n * (uses.attempts * uses.calls_per_attempt - 1))
+            further[retried] = max(further.get(retried, 0), n * (uses.attempts - 1))
     known = {path: recorded(path) for path in opening}
     n_answers = sum(n for n, _ in first.values())
     return Estimate(
@@ -235,7 +250,7 @@ def _opening_keys(config: Config, questions: Sequence[Question], attempt: int = 
     if system.opening is None:
         return []
     prompts = system.prompts(config.prompts)
-    models = models_of(config, dict.fromkeys(config.deployments, ""), 0)
+    models = models_of(config, dict.fromkeys(config.deployments, Target("")), 0)
     preparing = range(config.ensemble.members if attempt or config.ensemble.scope == "question" else 1)
     keys = []
     for question in questions:
@@ -262,11 +277,6 @@ def _what_is_shown(config: Config, name: str, without: AbstractSet[str] | Sequen
             "prompts": config.prompts,
             "model": model_parts(config.models[name]),
             "scope": config.ensemble.scope,
-            **(
-                {}
-                if config.ensemble.evidence == "same"
-                else config.ensemble.model_dump(include={"evidence", "members"})
-            ),
             "seed": config.seed,
             "ledger": config.ledger.path,
         }
@@ -289,11 +299,9 @@ def describe_plan(plan: SweepPlan, recorded: RecordedKeys) -> str:
         if table.pool is None:
             repeats = pluralize(len(plan.loaded.sweep.seeds), "seed")
         lines.append(f"{table.name:<20}{pluralize(len(planned.cells), 'cell'):>11}, {repeats}{skipped}: {axes}")
-    lines += ["", *(f"fixed     {line}" for line in fixed_lines(plan))]
-    lines += [f"paper     {line}" for line in paper_lines(plan)]
     cells = [cell for table in plan.tables for cell in table.cells]
     n_finished, costs = len(plan.finished), estimate(plan, recorded)
-    n_built = sum(map(is_there, plan.indexes))
+    n_built = sum(map(index_exists, plan.indexes))
     again = f"; up to {costs.n_opening_most:,} plans with every retry" if costs.n_opening_most > costs.n_opening else ""
     lines += [
         "",
@@ -317,7 +325,10 @@ def describe_plan(plan: SweepPlan, recorded: RecordedKeys) -> str:
         asked = {repr(config.questions): config for config in plan.configs}.values()
         headers = [truth_of_sweep(config, find_metric(config.metrics[0])).header for config in asked]
         if not any(by in header for header in headers):
-            lines.append(f"groups    {no_groups(by, headers[0])}")
+            lines.append(f"groups    {explain_no_groups(by, headers[0])}")
+    fill = textwrap.TextWrapper(LINE_CHARS, subsequent_indent=" " * 10, break_on_hyphens=False).fill
+    lines += ["", *(fill(f"fixed     {line}") for line in fixed_lines(plan))]
+    lines += [f"paper     {line}" for line in paper_lines(plan)]
     if missing := missing_lines(plan):
         lines += ["", *missing]
     return "\n".join(lines).lstrip()

@@ -43,11 +43,8 @@ KEYS_WITHOUT_EFFECT_ON_OUTPUTS = (
     "index.path",
     "index.shards",
     "index.search_device",
-    "index.search_float16",
     "index.encoders",
     "index.encoder_gpus",
-    "index.build_gpus",
-    "index.parsers",
     "ledger",
     "cluster",
     "fail_after",
@@ -75,15 +72,15 @@ class LoadedSweep:
         """Plain values under every cell of a table that prefers nothing of its own."""
         return self.compose(self._used(self.sweep.prefer))
 
-    def preferring(self, names: Sequence[str]) -> LoadedSweep:
+    def with_preferred(self, names: Sequence[str]) -> LoadedSweep:
         """Copy the sweep with these of its preferred presets alone."""
         return replace(self, left_out=frozenset(name for name in self.sweep.preferred if name not in names))
 
     def config(self, table: TableConfig, setting: Setting, seed: int) -> Config:
         """Build the configuration of one cell and seed, see ``built``."""
-        return self.built({"seed": seed}, table.set, setting.values, prefer=table.prefer)
+        return self.build({"seed": seed}, table.set, setting.values, prefer=table.prefer)
 
-    def built(self, *layers: Mapping[str, Any], prefer: Sequence[str] | None = None) -> Config:
+    def build(self, *layers: Mapping[str, Any], prefer: Sequence[str] | None = None) -> Config:
         """Build a configuration from the base and layers of dotted keys; presets they name lie under all keys.
 
         Args:
@@ -96,7 +93,7 @@ class LoadedSweep:
         """
         values = deepcopy(self.compose(self._used(self.sweep.prefer if prefer is None else prefer)))
         for layer in layers:
-            for name in names_of(layer.get(WITH)):
+            for name in preset_names(layer.get(WITH)):
                 values = merge(values, deepcopy(self.presets[name]))
         for key, value in (item for layer in layers for item in layer.items() if item[0] != WITH):
             put(values, key, deepcopy(value), where=self.where)
@@ -112,6 +109,7 @@ def load_sweep(
     overrides: Sequence[str] = (),
     output: str | None = None,
     race: bool | None = None,
+    cluster: str | None = None,
 ) -> LoadedSweep:
     """Read a sweep and check every value of every axis separately.
 
@@ -122,15 +120,17 @@ def load_sweep(
         overrides: Overrides ``a.b=c``; they win over everything but the tables.
         output: Replaces the sweep's own.
         race: Races the sweep, as by default if its file says nothing of it, or does not; None: as the file says.
+        cluster: Replaces the sweep's own.
 
     Raises:
         ConfigError: The file cannot be read, an axis names no key, or a value does not fit.
     """
-    file = _find(path)
-    given = _whole(file) | ({"output": output} if output else {})
+    file = _find_file(path)
+    given = _read_tables(file)
+    given |= {key: value for key, value in (("output", output), ("cluster", cluster)) if value}
     if race is not None and not (race and isinstance(given.get("race"), Mapping)):
         given["race"] = race
-    sweep = _validated(given, str(file))
+    sweep = _validate_sweep(given, str(file))
     if "seed" in sweep.set or any(text.partition("=")[0].strip() == "seed" for text in overrides):
         raise ConfigError(f"{file}: seed is set, but every cell is run with each of the sweep's seeds: set those")
 
@@ -146,7 +146,7 @@ def load_sweep(
     if shared := join_to_file(compose(sweep.prefer).get("shared")):
         moves = ("output", "runs", "indexes")
         given |= {name: join_shared(shared, given.get(name, getattr(sweep, name))) for name in moves}
-        sweep = _validated(given, str(file))
+        sweep = _validate_sweep(given, str(file))
     named = dict.fromkeys(name for table in sweep.tables for name in table.presets())
     presets = {name: read_values([name], beside=str(file)) for name in named}
     base_keys = (".".join(key_path) for key_path, _ in leaves(read_values(sweep.base, beside=str(file))))
@@ -164,7 +164,7 @@ def load_sweep(
     return loaded
 
 
-def _find(path: str, *first: Path) -> Path:
+def _find_file(path: str, *first: Path) -> Path:
     for candidate in (*first, Path(path), SWEEPS / path, SWEEPS / f"{path}.yaml"):
         if os.path.isfile(candidate):
             return candidate
@@ -174,11 +174,11 @@ def _find(path: str, *first: Path) -> Path:
     )
 
 
-def _whole(file: Path) -> SweepValues:
+def _read_tables(file: Path) -> SweepValues:
     """Read a sweep; the names of other sweeps among its tables are replaced by their tables."""
-    values = _read(file)
+    values = _read_mapping(file)
     if "tables" not in values:
-        return _of_one_table(values, file)
+        return _wrap_table(values, file)
     if not isinstance(values["tables"], list):
         raise ConfigError(f"{file}: tables is {shown(values['tables'])}, expected a list of tables and names of sweeps")
     tables: list[Any] = []
@@ -186,22 +186,22 @@ def _whole(file: Path) -> SweepValues:
         if not isinstance(entry, str):
             tables.append({"name": f"table{number}", **entry} if isinstance(entry, Mapping) else entry)
             continue
-        named = _find(entry, file.parent / entry, file.parent / f"{entry}.yaml")
-        inner = _read(named)
+        named = _find_file(entry, file.parent / entry, file.parent / f"{entry}.yaml")
+        inner = _read_mapping(named)
         if "tables" in inner:
             raise ConfigError(f"{file}: tables names {entry}, which has tables of its own: name those")
-        tables += _of_one_table(inner, named)["tables"]
+        tables += _wrap_table(inner, named)["tables"]
     return {"output": f"runs/sweeps/{file.stem}", **values, "tables": tables}
 
 
-def _of_one_table(values: SweepValues, file: Path) -> SweepValues:
+def _wrap_table(values: SweepValues, file: Path) -> SweepValues:
     """Turn a file with axes and no tables into a sweep of one table: its keys are among the sweep's."""
     of_table = {key: value for key, value in values.items() if key in TableConfig.model_fields}
     rest = {key: value for key, value in values.items() if key not in of_table or key in ("title", "prefer")}
     return {"output": f"runs/sweeps/{file.stem}", **rest, "tables": [{"name": file.stem, **of_table}]}
 
 
-def _read(file: Path) -> SweepValues:
+def _read_mapping(file: Path) -> SweepValues:
     values = parse_file(file, directory_of(file))
     if values is None:
         raise ConfigError(f"{file} is empty: write a sweep's keys, such as `axes:`")
@@ -210,7 +210,7 @@ def _read(file: Path) -> SweepValues:
     return values
 
 
-def _validated(values: SweepValues, where: str) -> SweepConfig:
+def _validate_sweep(values: SweepValues, where: str) -> SweepConfig:
     fields = {*SweepConfig.model_fields, *TableConfig.model_fields}
     for key in values:
         if key in {*Config.model_fields, *system_names()} and key not in fields:
@@ -225,11 +225,11 @@ def _validated(values: SweepValues, where: str) -> SweepConfig:
     made = sweep.model_dump() if sweep is not None else {}
     faults = misread(values, made)
     if sweep is None or faults:
-        raise ConfigError(f"{where}: " + "; ".join([*map(_explained, errors), *faults]))
+        raise ConfigError(f"{where}: " + "; ".join([*map(_explain_error, errors), *faults]))
     return sweep
 
 
-def _explained(entry: Any) -> str:
+def _explain_error(entry: Any) -> str:
     """Describe a pydantic error; for an unknown key, with the key it may have meant."""
     if entry["type"] != "extra_forbidden":
         return explain(entry)
@@ -242,7 +242,7 @@ def check_table(loaded: LoadedSweep, table: TableConfig) -> None:
     """Check every value of every axis separately: conflicts between values are reported per cell."""
     where = f"{loaded.where}: table {table.name}"
     choices: list[Mapping[str, Any]] = list(table.cells)
-    choices += [keys for name, values in table.axes.items() for _, keys in choices_of(name, values)]
+    choices += [keys for name, values in table.axes.items() for _, keys in axis_choices(name, values)]
     for keys in choices:
         for key in (*table.set, *keys):
             if key == WITH and table.pool is None:
@@ -259,7 +259,7 @@ def check_table(loaded: LoadedSweep, table: TableConfig) -> None:
                     "alone: leave pool out, and its cells are run"
                 )
         try:
-            replace(loaded, where=where).built(table.set, keys, prefer=table.prefer)
+            replace(loaded, where=where).build(table.set, keys, prefer=table.prefer)
         except ConflictError:
             continue  # other keys of the cell may resolve it
 
@@ -338,7 +338,7 @@ class TableConfig(Settings):
     @field_validator("prefer", mode="before")
     @classmethod
     def _prefers_one_or_many(cls, names: Any) -> Any:
-        return _listed(names)
+        return _as_tuple(names)
 
     @field_validator("axes", mode="before")
     @classmethod
@@ -368,7 +368,7 @@ class TableConfig(Settings):
         for name, values in self.axes.items():
             if not values:
                 raise ValueError(f"axis {name} has no values, so the grid is empty: give it one at least")
-            labels = [label for label, _ in choices_of(name, values)]
+            labels = [label for label, _ in axis_choices(name, values)]
             if len(set(labels)) != len(labels):
                 raise ValueError(f"axis {name} has the same value twice: {', '.join(labels)}")
         lengths = {name: len(values) for name, values in self.axes.items()}
@@ -411,7 +411,7 @@ class TableConfig(Settings):
         if self.combine == "list":
             keys = list(self.cells[0])
             return {key: tuple(dict.fromkeys(label_of(cell[key]) for cell in self.cells)) for key in keys}
-        return {name: tuple(label for label, _ in choices_of(name, values)) for name, values in self.axes.items()}
+        return {name: tuple(label for label, _ in axis_choices(name, values)) for name, values in self.axes.items()}
 
     def settings(self) -> Iterator[Setting]:
         """Every cell, in order."""
@@ -419,12 +419,12 @@ class TableConfig(Settings):
             for cell in self.cells:
                 yield Setting({key: label_of(value) for key, value in cell.items()}, dict(cell))
             return
-        choices = [choices_of(name, values) for name, values in self.axes.items()]
+        choices = [axis_choices(name, values) for name, values in self.axes.items()]
         every = zip(*choices, strict=True) if self.combine == "zip" else itertools.product(*choices)
         for chosen in every:
             labels = {name: label for name, (label, _) in zip(self.axes, chosen, strict=True)}
             values = {key: value for _, keys in chosen for key, value in keys.items()}
-            presets = [name for _, keys in chosen for name in names_of(keys.get(WITH))]
+            presets = [name for _, keys in chosen for name in preset_names(keys.get(WITH))]
             yield Setting(labels, {**values, WITH: presets} if presets else values)
 
     def layers(self) -> Iterator[Mapping[str, Any]]:
@@ -432,16 +432,16 @@ class TableConfig(Settings):
         yield self.set
         yield from self.cells
         for name, values in self.axes.items():
-            for _, keys in choices_of(name, values):
+            for _, keys in axis_choices(name, values):
                 yield keys
 
     def presets(self) -> tuple[str, ...]:
         """Names of the presets that the table and its cells lie on."""
-        return tuple(dict.fromkeys(name for keys in self.layers() for name in names_of(keys.get(WITH))))
+        return tuple(dict.fromkeys(name for keys in self.layers() for name in preset_names(keys.get(WITH))))
 
 
 class RaceConfig(Settings):
-    """Dropping cells while the sweep runs: `race: on`, or these keys ([Sweeps](sweeps.md#race))."""
+    """Dropping cells while the sweep runs: `race: on`, or these keys (docs/sweeps.md)."""
 
     error: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.05
     """Greatest probability that the best cell of any table is dropped; 0: only cells are dropped that could not
@@ -477,10 +477,13 @@ class SweepConfig(Settings):
     by: str | None = None
     """Column of the gold answers that groups the questions, such as public and private ones: scores, ranks and their
     correlation are then also shown by group."""
+    cluster: str | None = None
+    """Column of the gold answers, such as `ref_id`, whose questions of one value are not independent: intervals and
+    tests resample and flip them together. Default: every question by itself."""
     concurrency: PositiveInt | None = None
     """Cells in flight; None: four, or as many as fill the models' replicas."""
     race: RaceConfig | None = None
-    """Drops cells that are beaten while the sweep runs ([Sweeps](sweeps.md#race)): `on`, or its keys. `off`: every cell
+    """Drops cells that are beaten while the sweep runs (docs/sweeps.md): `on`, or its keys. `off`: every cell
     answers all questions."""
     tables: Annotated[tuple[TableConfig, ...], Field(min_length=1)]
     """Tables of the sweep."""
@@ -488,7 +491,7 @@ class SweepConfig(Settings):
     @field_validator("base", "prefer", mode="before")
     @classmethod
     def _one_or_many(cls, names: Any) -> Any:
-        return _listed(names)
+        return _as_tuple(names)
 
     @field_validator("race", mode="before")
     @classmethod
@@ -542,17 +545,17 @@ class Setting:
     values: Mapping[str, Any]  # by dotted key
 
 
-def choices_of(name: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[str, SweepValues]]:
+def axis_choices(name: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[str, SweepValues]]:
     """Return an axis's labels, each with the keys it sets."""
     if not isinstance(values, Mapping):
         return [(label_of(value), {name: value}) for value in values]
     return [(label, dict(keys) if isinstance(keys, Mapping) else {name: keys}) for label, keys in values.items()]
 
 
-def _listed(names: Any) -> Any:
+def _as_tuple(names: Any) -> Any:
     return (names,) if isinstance(names, str) else names
 
 
-def names_of(presets: Any) -> tuple[str, ...]:
+def preset_names(presets: Any) -> tuple[str, ...]:
     """Return the names under ``with``: one, a list of them, or none."""
     return (presets,) if isinstance(presets, str) else tuple(presets or ())

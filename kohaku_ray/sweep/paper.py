@@ -8,15 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from kohaku_ray.collection.sources import find_sources
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.config.paths import PRESETS
 from kohaku_ray.config.plain import label_of, leaves
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.models.vllm import join_adapter
-from kohaku_ray.records import digest
-from kohaku_ray.run.collection.sources import find_sources
-from kohaku_ray.run.record.summary import pluralize
+from kohaku_ray.records import digest, pluralize
 from kohaku_ray.sweep.compare import SweepTable
 from kohaku_ray.sweep.load import KEYS_WITHOUT_EFFECT_ON_OUTPUTS
 from kohaku_ray.sweep.plan import PlannedCell, PlannedTable, SweepPlan, truth_of_sweep
@@ -30,7 +29,7 @@ WATTBOT_QUESTIONS = "WattBot's 41"
 _ELSEWHERE = (
     *KEYS_WITHOUT_EFFECT_ON_OUTPUTS,
     *("seed", "shared", "documents", "questions", "deployments", "model", "roles", "ensemble.models"),
-    *("index.encoder", "index.prefer", "index.captions", "index.nprobe"),
+    *("index.encoder", "index.prefer", "index.captions"),
 )
 """Keys that decide nothing, or are compared by what they come to."""
 

@@ -5,24 +5,33 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kohaku_ray.checks.demand import cluster_address, deployment_demand
+from kohaku_ray.checks.deployments import (
+    Addresses,
+    add_addresses,
+    check_deployment,
+    check_vision,
+    check_windows,
+    shared_identities,
+)
+from kohaku_ray.collection.indexes import difference, index_settings, open_index, parser_note, preferred_note
+from kohaku_ray.collection.sources import find_sources, format_name, resolve
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.errors import ConfigError, ConflictError, DataError
 from kohaku_ray.evaluation.metrics import Metric, find_metric
+from kohaku_ray.evaluation.report import clusters_of, file_report, gold_oddities
 from kohaku_ray.evaluation.submissions import Submission
 from kohaku_ray.evaluation.truth import has_gold, read_truth, scored_rows
+from kohaku_ray.index.cuda import local_gpus, unusable_gpus
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import digest, pluralize
-from kohaku_ray.run.checks.demand import cluster_address, deployment_demand, local_gpus
-from kohaku_ray.run.checks.deployments import check_deployment, check_vision
-from kohaku_ray.run.collection.indexes import difference, index_settings, open_index, parser_note, preferred_note
-from kohaku_ray.run.collection.sources import find_sources, format_name, resolve
-from kohaku_ray.run.record.identity import file_digest, is_finished, output_determinants, run_identity
+from kohaku_ray.runs.identity import file_digest, is_finished, output_determinants, run_identity
 from kohaku_ray.settings import resolve_paths
-from kohaku_ray.storage import is_uri, join_path
+from kohaku_ray.store.storage import is_uri, join_path
 from kohaku_ray.sweep.load import MEMBERS, LoadedSweep, PoolConfig, Setting, TableConfig
 from kohaku_ray.version import __version__
 
@@ -85,14 +94,16 @@ def plan_sweep(loaded: LoadedSweep) -> SweepPlan:
         ConfigError: A value does not fit, or no cell can be run.
         DataError: Questions, metadata or documents cannot be read.
     """
-    loaded, notes = _settled(loaded)
+    loaded, notes = _leave_out_preferred(loaded)
     planner = _Planner(loaded)
     tables = tuple(planner.table(table) for table in loaded.sweep.tables)
     for note in (preferred_note, _parser_note):
         notes += filter(None, dict.fromkeys(map(note, planner.indexes.values())))
-    plan = SweepPlan(loaded, tables, planner.runs, planner.indexes, tuple(notes), _absolute(loaded.sweep.output))
-    for config in plan.configs:
-        planner.check_truth(config)
+    plan = SweepPlan(loaded, tables, planner.runs, planner.indexes, (), _absolute_path(loaded.sweep.output))
+    notes += dict.fromkeys(note for config in plan.configs for note in planner.check_truth(config))
+    plan = replace(plan, notes=tuple(notes))
+    if shared := shared_identities(planner.addresses):
+        raise ConfigError(f"{loaded.where}: {plan.configs[0].hide('; '.join(shared))}")
     cells = [cell for table in tables for cell in table.cells]
     if all(cell.reason for cell in cells):
         reasons = "; ".join(dict.fromkeys(cell.reason for cell in cells))
@@ -100,17 +111,17 @@ def plan_sweep(loaded: LoadedSweep) -> SweepPlan:
     return plan
 
 
-def _settled(loaded: LoadedSweep) -> tuple[LoadedSweep, list[str]]:
+def _leave_out_preferred(loaded: LoadedSweep) -> tuple[LoadedSweep, list[str]]:
     """Leave out the preferred presets whose encoder or model is not here, and say so."""
     sweep = loaded.sweep
-    if sweep.preferred and (reason := _missing(loaded, ())):
+    if sweep.preferred and (reason := _find_missing(loaded, ())):
         return loaded, [f"The base itself cannot be run, whatever is preferred: {reason}"]
     lists = [sweep.prefer if table.prefer is None else table.prefer for table in sweep.tables]
     reasons: dict[str, str] = {}
     for names in dict.fromkeys([sweep.prefer, *lists]):
         kept: list[str] = []
         for name in names:
-            if name in reasons or (reason := _missing(loaded, [*kept, name])):
+            if name in reasons or (reason := _find_missing(loaded, [*kept, name])):
                 reasons.setdefault(name, reason)
             else:
                 kept.append(name)
@@ -119,12 +130,12 @@ def _settled(loaded: LoadedSweep) -> tuple[LoadedSweep, list[str]]:
         tables = [table.name for table, names in zip(sweep.tables, lists, strict=True) if name in names]
         where = "" if len(tables) == len(lists) else f" in {', '.join(tables)}"
         notes.append(f"{name} is preferred but left out, and the base's own setting stands{where}: {reason}")
-    return loaded.preferring([name for name in sweep.preferred if name not in reasons]), notes
+    return loaded.with_preferred([name for name in sweep.preferred if name not in reasons]), notes
 
 
-def _missing(loaded: LoadedSweep, prefer: Sequence[str]) -> str:
+def _find_missing(loaded: LoadedSweep, prefer: Sequence[str]) -> str:
     try:
-        _Planner(loaded).check(resolve_paths(loaded.built({"seed": loaded.sweep.seeds[0]}, prefer=prefer)))
+        _Planner(loaded).check(resolve_paths(loaded.build({"seed": loaded.sweep.seeds[0]}, prefer=prefer)))
     except (ConfigError, _MissingError) as error:
         return _describe_error(error, loaded)
     return ""
@@ -149,7 +160,7 @@ def truth_of_sweep(config: Config, metric: Metric) -> Submission:
     return truth
 
 
-def _absolute(path: str) -> str:
+def _absolute_path(path: str) -> str:
     return path if is_uri(path) else os.path.abspath(path)
 
 
@@ -164,6 +175,7 @@ class _Planner:
         self._loaded = loaded
         self.runs: dict[str, Config] = {}
         self.indexes: dict[str, Config] = {}
+        self.addresses: Addresses = {}
         self._tables: dict[str, PlannedTable] = {}
         self._known: dict[str, Any] = {}
 
@@ -174,7 +186,7 @@ class _Planner:
         configs: dict[str, Config] = {}
         for setting in table.settings():
             try:
-                cell, config = self._cell(table, setting)
+                cell, config = self._add_cell(table, setting)
             except (ConflictError, _MissingError) as error:
                 cells.append(
                     PlannedCell(
@@ -187,11 +199,15 @@ class _Planner:
         self._tables[table.name] = PlannedTable(table, tuple(cells), configs)
         return self._tables[table.name]
 
-    def check_truth(self, config: Config) -> None:
-        """Check that there are gold answers before anything is run."""
+    def check_truth(self, config: Config) -> list[str]:
+        """Check that there are gold answers, with the column that names clusters; return what is odd about them."""
         questions = config.questions
         metric = find_metric(config.metrics[0])
-        self._cached(("truth", questions, metric.name), lambda: truth_of_sweep(config, metric))
+        truth = self._cached(("truth", questions, metric.name), lambda: truth_of_sweep(config, metric))
+        if cluster := self._loaded.sweep.cluster:
+            clusters_of(truth, cluster)
+        odd = [*file_report(truth, truth).notes, *gold_oddities(truth, [metric])]
+        return [f"{truth.path}: {what}" for what in odd]
 
     def check(self, config: Config) -> None:
         """Check that a configuration's encoder and models are here, that which describes images among them."""
@@ -199,17 +215,19 @@ class _Planner:
         self._check_models(config)
         self._check_captioner(config)
 
-    def _cell(self, table: TableConfig, setting: Setting) -> tuple[PlannedCell, Config]:
+    def _add_cell(self, table: TableConfig, setting: Setting) -> tuple[PlannedCell, Config]:
         seeds = self._loaded.sweep.seeds
         if table.pool is not None:
-            return self._studied(table, table.pool, setting, seeds[0])
+            return self._add_study(table, table.pool, setting, seeds[0])
         runs, cell_id = {}, ""
         for seed in seeds:
             config = self._loaded.config(table, setting, seed)
-            cell_id, runs[seed] = self._add(config)
+            cell_id, runs[seed] = self._add_run(config)
         return PlannedCell(cell_id, setting.labels, runs), config
 
-    def _studied(self, table: TableConfig, pool: PoolConfig, setting: Setting, seed: int) -> tuple[PlannedCell, Config]:
+    def _add_study(
+        self, table: TableConfig, pool: PoolConfig, setting: Setting, seed: int
+    ) -> tuple[PlannedCell, Config]:
         """Resolve a cell of a study: every size and rule uses the run of the whole pool, or the runs of its table."""
         config = self._loaded.config(table, setting, seed)
         cell = {"pool": pool.model_dump(mode="json"), "cell": config.model_dump(mode="json")}
@@ -226,19 +244,11 @@ class _Planner:
         cell_id = digest(cell)
         if pool.members is None:
             return PlannedCell(cell_id, setting.labels), config
-        if config.ensemble.evidence != "same" and config.ensemble.members != pool.members:
-            raise ConflictError(
-                f"ensemble.evidence is {config.ensemble.evidence}, and each of the pool's {pool.members} members is "
-                f"shown its part of {pool.members}, not of {config.ensemble.members}: set ensemble.evidence to same, "
-                "or leave pool out, and its cells are run"
-            )
-        whole = Setting(
-            {}, {MEMBERS: pool.members, "ensemble.early_stop": "never", "ensemble.waves": None, "ensemble.vote": {}}
-        )
-        _, run_id = self._add(self._loaded.config(table, whole, seed))
+        whole = Setting({}, {MEMBERS: pool.members, "ensemble.early_stop": "never", "ensemble.vote": {}})
+        _, run_id = self._add_run(self._loaded.config(table, whole, seed))
         return PlannedCell(cell_id, setting.labels, {seed: run_id}), config
 
-    def _add(self, config: Config) -> tuple[str, str]:
+    def _add_run(self, config: Config) -> tuple[str, str]:
         """Name a run by everything that decides its outputs, and set its path and its index's."""
         config = resolve_paths(config)
         sweep = self._loaded.sweep
@@ -246,25 +256,26 @@ class _Planner:
         built_of = {
             "version": __version__,
             "settings": self._index_settings(config),
-            "read_as": [format_name(config), documents.sentence_split],
+            "read_as": format_name(config),
             "documents": self._cached(
-                ("documents", documents, config.questions.path), lambda: _files(find_sources(config))
+                ("documents", documents, config.questions.path), lambda: _digest_files(find_sources(config))
             ),
             "metadata": self._cached(("file", metadata), lambda: file_digest(metadata)),
         }
         index_id = digest(built_of)
+        add_addresses(config, self.addresses)
         decides = output_determinants(config, index_id, self._cached)
         cell_id, run_id = digest(decides), run_identity(decides, config.seed)
         is_base_usable = self._cached(
             ("index of the base", config.system, config.index, documents), lambda: _is_usable(config)
         )
         path = config.index.path if is_base_usable else join_path(sweep.indexes, index_id)
-        index = config.index.model_copy(update={"path": _absolute(path)})
-        run = _absolute(join_path(sweep.runs, run_id))
+        index = config.index.model_copy(update={"path": _absolute_path(path)})
+        run = _absolute_path(join_path(sweep.runs, run_id))
         run_config = config.model_copy(update={"run": run, "index": index})
         if not is_finished(run):  # a finished run needs no model
             self._check_models(config)
-            if not self._cached(("there", index.path), lambda: is_there(index.path)):
+            if not self._cached(("there", index.path), lambda: index_exists(index.path)):
                 self._check_captioner(config)
         self.runs.setdefault(run_id, run_config)
         self.indexes.setdefault(index.path, run_config)
@@ -284,6 +295,7 @@ class _Planner:
         try:
             self._check_deployments(config, config.used_deployments)
             check_vision(config)
+            check_windows(config)
         except ConfigError as error:
             raise _MissingError(str(error)) from None
 
@@ -295,7 +307,9 @@ class _Planner:
 
     def _check_deployments(self, config: Config, deployments: Mapping[str, Deployment]) -> None:
         for name, deployment in deployments.items():
-            self._cached(("deployment", name, deployment), functools.partial(_check_here, config, name, deployment))
+            self._cached(
+                ("deployment", name, deployment), functools.partial(_check_on_this_machine, config, name, deployment)
+            )
 
     def _cached(self, key: Hashable, compute: Callable[[], Any]) -> Any:
         name = repr(key)
@@ -304,15 +318,16 @@ class _Planner:
         return self._known[name]
 
 
-def _check_here(config: Config, name: str, deployment: Deployment) -> None:
+def _check_on_this_machine(config: Config, name: str, deployment: Deployment) -> None:
     is_local = cluster_address(config.cluster) is None
     check_deployment(name, deployment, here=is_local)
     n_gpus = deployment_demand(deployment)["GPU"]
     if is_local and n_gpus > local_gpus():
-        raise ConfigError(f"deployments.{name}: its replicas need {n_gpus:g} GPUs and this machine has {local_gpus()}")
+        has = unusable_gpus() or f"this machine has {local_gpus()}"
+        raise ConfigError(f"deployments.{name}: its replicas need {n_gpus:g} GPUs and {has}")
 
 
-def _files(paths: Sequence[str]) -> str:
+def _digest_files(paths: Sequence[str]) -> str:
     return digest([[os.path.basename(path), file_digest(path)] for path in paths])
 
 
@@ -332,7 +347,7 @@ def _is_usable(config: Config) -> bool:
         return False
 
 
-def is_there(path: str) -> bool:
+def index_exists(path: str) -> bool:
     """Return whether an index is complete; its path names its settings, or it is the base's, which fits."""
     try:
         Index.open(path)

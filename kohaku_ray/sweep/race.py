@@ -1,161 +1,37 @@
-"""Steer a raced sweep, without Ray: the order of its questions, which cells go on, and the log of each decision.
+"""Race the cells of a sweep, without Ray: the order of the questions, which cells go on, and what is said of them.
 
-All of it follows from what lies in the sweep's directory: the shards that runs have answered, and the requests of the
-log. A job that was killed does the same again, asks nothing twice, and goes on where it was.
+All of it follows from the shards of answers in the sweep's directory. A job that was killed does the same again, asks
+nothing twice, and goes on where it was.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
 
 import numpy as np
 
+from kohaku_ray.collection.sources import questions_of
 from kohaku_ray.config import Config
-from kohaku_ray.errors import ConfigError, DataError, did_you_mean
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.race import Left, Race, Racer, shard_size
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.index.arrays import F64, I64, Mask
-from kohaku_ray.records import digest
-from kohaku_ray.run.collection.sources import questions_of
-from kohaku_ray.run.lease import LeaseFile
-from kohaku_ray.run.record.directory import RunDirectory
-from kohaku_ray.run.record.identity import is_finished, summary_of
-from kohaku_ray.run.record.summary import pluralize
-from kohaku_ray.storage import Directory
+from kohaku_ray.records import digest, pluralize
+from kohaku_ray.runs.identity import is_finished, summary_of
+from kohaku_ray.store.directory import RunDirectory
+from kohaku_ray.store.lease import LeaseFile
+from kohaku_ray.store.storage import Directory
 from kohaku_ray.sweep.compare import CellView, RaceView, SweepCell, SweepTable
-from kohaku_ray.sweep.plan import PlannedCell, SweepPlan, truth_of_sweep
-
-LOG = "sweep.jsonl"
-"""File of a raced sweep's directory: one JSON object per line, what happened and what persons asked for."""
-
-SHARDS = "race"
-"""Directory below it of what the runs answered before the race was over: one per run, in it one per shard."""
+from kohaku_ray.sweep.paid import SHARDS
+from kohaku_ray.sweep.plan import PlannedCell, PlannedTable, SweepPlan, truth_of_sweep
 
 PAYS_FROM = 200
 """Questions from which recorded runs have saved half of their calls."""
-
-Act = Literal["stop", "resume"]
-LogEntry = dict[str, Any]
-_ENTRY: Mapping[str, type] = {
-    **dict.fromkeys(("act", "request", "cell", "name", "table", "why"), str),
-    **dict.fromkeys(("cells", "in_race"), dict),
-    "questions": int,
-}
-"""Types of what entries hold."""
-
-
-class SweepLog:
-    """The log of a raced sweep; any process may append to it."""
-
-    def __init__(self, output: str) -> None:
-        self.path = os.path.join(os.path.abspath(output), LOG)
-
-    def append(self, act: str, **values: Any) -> None:
-        """Append a line in one write; a line that a killed process left torn stays one of its own."""
-        line = json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "act": act, **values})
-        try:
-            os.makedirs(os.path.dirname(self.path), exist_ok=True)
-            with open(self.path, "ab+") as file:
-                file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
-                torn = b"" if file.read(1) in (b"", b"\n") else b"\n"
-                file.write(torn + line.encode() + b"\n")
-        except OSError as error:
-            raise self._fault("written", error) from None
-
-    def read(self) -> tuple[list[LogEntry], int]:
-        """Return the entries, and the number of lines that are none."""
-        entries, n_garbage = [], 0
-        try:
-            with open(self.path, "rb") as file:
-                lines = file.read().split(b"\n")
-        except FileNotFoundError:
-            return [], 0
-        except OSError as error:
-            raise self._fault("read", error) from None
-        for line in filter(None, lines):
-            try:
-                entry = json.loads(line)
-                is_entry = isinstance(entry, dict) and all(
-                    isinstance(entry[name], kind) for name, kind in _ENTRY.items() if name in entry
-                )
-                is_entry = is_entry and ("request" if entry.get("act") in get_args(Act) else "act") in entry
-                is_entry = is_entry and all(isinstance(name, str) for name in entry.get("cells", {}).values())
-            except (ValueError, RecursionError):
-                is_entry = False
-            if is_entry:
-                entries.append(entry)
-            n_garbage += not is_entry
-        return entries, n_garbage
-
-    def _fault(self, what: str, error: OSError) -> DataError:
-        way_out = "see whose it is, or give -o for another directory"
-        return DataError(f"{self.path}: cannot be {what} ({error.strerror}): {way_out}")
-
-
-def steer_sweep(output: str, act: Act, what: str) -> str:
-    """Ask the job of a sweep to stop or resume a cell; it reads the request before its next shard and after the last.
-
-    Args:
-        output: The sweep's directory, where its page is: nothing else of the sweep is needed.
-        act: What to do.
-        what: The cell, by labels such as ``top_k=8, rerank=none`` or by its id.
-
-    Returns:
-        The cell's name.
-
-    Raises:
-        ConfigError: No job races a sweep there, there is no such cell, or it is the last one.
-    """
-    log, request = SweepLog(output), uuid.uuid4().hex[:8]
-    entries, _ = log.read()
-    begun: dict[str, Any] = next((entry for entry in reversed(entries) if entry["act"] == "begin"), {})
-    names: dict[str, str] = dict(begun.get("cells", {}))
-    if not names:
-        raise ConfigError(
-            f"{output}: no job has begun to race a sweep there (race: on), and no other job reads requests: name the "
-            "directory of its page"
-        )
-    cell = find_cell(names, what)
-    seen: dict[str, Any] = next((entry for entry in reversed(entries) if entry["act"] == "seen"), {})
-    if act == "stop" and [cell] in seen.get("in_race", {}).values():
-        raise ConfigError(f"{names[cell]} is the last cell in the race: end the job instead, or resume another first")
-    log.append(act, request=request, cell=cell, name=names[cell])
-    return names[cell]
-
-
-def find_cell(names: Mapping[str, str], text: str) -> str:
-    """Find the one cell that has all these labels, or this id or the beginning of it.
-
-    Raises:
-        ConfigError: No cell has, or several have.
-    """
-    exact = [cell for cell, name in names.items() if text in (name, cell)]
-    asked = {part.replace(" ", "") for part in text.split(",")}
-
-    def has(name: str) -> bool:
-        labels = {part.replace(" ", "") for part in name.split(",")}
-        return asked <= labels | {label.partition("=")[2] for label in labels}
-
-    matching = exact or [
-        cell for cell, name in names.items() if has(name) or (len(text) >= 4 and cell.startswith(text))
-    ]
-    if len(matching) == 1:
-        return matching[0]
-    if not matching:
-        raise ConfigError(f"no cell is {text!r}{did_you_mean(text, names.values())}: name its labels, as on the page")
-    some = "; ".join(names[cell] for cell in matching[:5])
-    raise ConfigError(
-        f"{len(matching)} cells are {text!r} ({some}{' …' if len(matching) > 5 else ''}): name more labels"
-    )
 
 
 @dataclass(slots=True)
@@ -182,7 +58,7 @@ class TableRace:
         """Show every cell: those in the race first, then the last to leave; the better of two first."""
         views = []
         for racer in self.racers.values() or self.race.standings():
-            state = racer.left and (racer.left if racer.left == "stopped" else f"dropped, {racer.left}")
+            state = racer.left and f"dropped, {racer.left}"
             whole = "whole" if racer.n == self.race.n_questions else "kept" if racer.is_kept else "in the race"
             state = state or (states or {}).get(racer.name, whole)
             views.append(CellView(self.names[racer.name], racer, state, tuple(self.curves.get(racer.name, ()))))
@@ -203,20 +79,22 @@ class SweepRace:
     def __init__(self, plan: SweepPlan) -> None:
         assert plan.loaded.sweep.race is not None
         self.plan, self.rule, self.output = plan, plan.loaded.sweep.race, plan.output
-        self.log, self._metric = SweepLog(self.output), find_metric(plan.metric)
+        self._metric = find_metric(plan.metric)
         self.tables: dict[str, TableRace] = {}
         self.studies: dict[str, TableRace] = {}
         self.notes: list[str] = []
         self._runs: dict[str, dict[int, str]] = {}  # of raced cells, by seed
         self._seen: dict[str, list[Mapping[str, float]]] = {}  # parts of scores by run, in the order of the race
         self._asked: Counter[str] = Counter()  # model calls by run
-        self._applied: set[str] = set()
-        self._n_observed, self._steered = 0, -1  # shards that were observed, and after which the log was read last
+        self._drops: list[str] = []  # a line per cell and table, in order
+        self._n_observed = self._n_shown = 0  # shards that were observed, and those that were shown
         self._began, self._seconds, self._n_answered = 0.0, 0.0, 0
         candidates = self._candidates(plan)
-        kinds = Counter(_asked_of(config) for config in candidates.values())
+        kinds = Counter(_question_settings(config) for config in candidates.values())
         self._usual = kinds.most_common(1)[0][0] if kinds else None
-        config = next((run_config for run_config in plan.runs.values() if _asked_of(run_config) == self._usual), None)
+        config = next(
+            (run_config for run_config in plan.runs.values() if _question_settings(run_config) == self._usual), None
+        )
         truth = truth_of_sweep(config, self._metric).rows if config else {}
         asked = [question.question_id for question in questions_of(config)] if config else []
         scored = [key for key in asked if key in truth]
@@ -227,7 +105,7 @@ class SweepRace:
         fit = {
             cell: config
             for cell, config in candidates.items()
-            if _asked_of(config) == self._usual and config.ensemble.vote.weights != "agreement"
+            if _question_settings(config) == self._usual and config.ensemble.vote.weights != "agreement"
         }
         if len(fit) < len(candidates):
             left = len(candidates) - len(fit)
@@ -246,23 +124,14 @@ class SweepRace:
             self.tables[planned.table.name] = table_race
             for cell in cells:
                 is_whole = all(is_finished(plan.runs[run].run) for run in cell.runs.values())
-                table_race.names[cell.cell_id] = name_of(cell)
+                table_race.names[cell.cell_id] = label_cell(cell)
                 table_race.race.enter(cell.cell_id, is_kept=is_whole)
                 self._runs[cell.cell_id] = dict(cell.runs)
-        entries, _ = self.log.read()
-        key = digest([self.order, self.size, self.rule.error, self.rule.tolerance])
-        same = next((line for line, entry in enumerate(entries) if entry.get("race") == key), len(entries))
-        seen = [entry.get("questions", 0) for entry in entries[same:] if entry["act"] == "seen"]
-        self._front = max((n_seen for n_seen in seen if n_seen <= len(self.order)), default=0)
-        self._known = {
-            (entry["act"], *(entry.get(name) for name in ("cell", "table", "questions"))) for entry in entries[same:]
-        }
-        self._key = key
 
-    def held(self) -> AbstractContextManager[None]:
+    def hold_lease(self) -> AbstractContextManager[object]:
         """Keep other jobs from racing the same sweep while the block runs."""
         os.makedirs(self.output, exist_ok=True)
-        return LeaseFile(Directory(self.output), "sweep", "wait for it to end, or give -o for another directory").held()
+        return LeaseFile(Directory(self.output), "sweep", "wait for it to end, or give -o for another directory").hold()
 
     def _candidates(self, plan: SweepPlan) -> dict[str, Config]:
         """Return the configurations of the cells that can be raced, by their ids."""
@@ -288,20 +157,20 @@ class SweepRace:
         return _left_text(why, table_race.race.n_seen(cell_id), len(self.order))
 
     @property
-    def whole(self) -> dict[str, Config]:
+    def runs_to_finish(self) -> dict[str, Config]:
         """Runs to finish: those of the cells that have not left every race they were in, and all that are not raced."""
-        given_up = self._given_up
+        given_up = self._dropped_runs
         return {run: config for run, config in self.plan.unfinished.items() if run not in given_up}
 
     @property
-    def _given_up(self) -> set[str]:
+    def _dropped_runs(self) -> set[str]:
         playing = {cell for table_race in self.tables.values() for cell in table_race.race.in_play}
         left = {run for cell, runs in self._runs.items() if cell not in playing for run in runs.values()}
         return left - {run for cell in playing for run in self._runs[cell].values()}
 
     def count_answers(self, lost: Collection[str]) -> tuple[int, int]:
         """Count the questions that all runs have answered, and how many these are if no more cells leave."""
-        over = {*self._given_up, *lost}
+        over = {*self._dropped_runs, *lost}
         seen = {run: len(self._seen.get(run, ())) for runs in self._runs.values() for run in runs.values()}
         return sum(seen.values()), sum(n if run in over else len(self.order) for run, n in seen.items())
 
@@ -310,50 +179,49 @@ class SweepRace:
 
         Args:
             lost: Runs that failed or cannot be made in this start.
-            show: Called after each shard that no earlier start has observed.
+            show: Called where shards were observed, before the next one is answered and at the end of a race of which
+                this start had something answered.
         """
         if self._began:
             self._seconds, self._began = self._seconds + time.monotonic() - self._began, 0.0
-        n_shards = -(-len(self.order) // self.size)
-        while True:
-            if self._steered < self._n_observed:
-                self._steer(lost)
-                self._steered = self._n_observed
-            if self._n_observed == n_shards:  # cells that were resumed by now are finished with the others
-                return None
-            racing = {
-                cell
-                for table_race in self.tables.values()
-                if len(self._active(table_race, lost)) > 1
-                for cell in table_race.race.in_play
-            }
-            wanted = dict.fromkeys(run for cell in self._runs if cell in racing for run in self._runs[cell].values())
-            if not wanted:
-                return None
-            for shard in range(self._n_observed + 1):
-                ids = tuple(self.order[shard * self.size : (shard + 1) * self.size])
-                todo = [run for run in wanted if run not in lost and not self._read(run, shard, ids)]
-                if todo:
-                    self._began, self._n_answered = time.monotonic(), self._n_answered + len(todo) * len(ids)
-                    return ShardWork(ids, {run: self._placed(run, ids) for run in todo})
-            self._observe()
-            if self._n_observed * self.size > self._front:
-                show()
+        work = None
+        while work is None and self._n_observed * self.size < len(self.order) and (wanted := self._runs_to_ask(lost)):
+            ids = tuple(self.order[self._n_observed * self.size : (self._n_observed + 1) * self.size])
+            if todo := [run for run in wanted if run not in lost and not self._read_shard(run, ids)]:
+                work = ShardWork(ids, {run: self._shard_config(run, ids) for run in todo})
+            else:
+                self._observe()
+        if self._n_observed > self._n_shown and (work or self._n_answered):
+            self._n_shown = self._n_observed
+            show()
+        if work:
+            self._began, self._n_answered = time.monotonic(), self._n_answered + len(work.configs) * len(ids)
+        return work
 
-    def _active(self, table_race: TableRace, lost: Collection[str]) -> list[str]:
+    def _runs_to_ask(self, lost: Collection[str]) -> dict[str, None]:
+        """Runs of the cells in the races that are not decided, in order."""
+        racing = {
+            cell
+            for table_race in self.tables.values()
+            if len(self._racing_cells(table_race, lost)) > 1
+            for cell in table_race.race.in_play
+        }
+        return dict.fromkeys(run for cell in self._runs if cell in racing for run in self._runs[cell].values())
+
+    def _racing_cells(self, table_race: TableRace, lost: Collection[str]) -> list[str]:
         return [cell for cell in table_race.race.in_play if not set(self._runs[cell].values()) & set(lost)]
 
-    def _placed(self, run: str, ids: Sequence[str]) -> Config:
+    def _shard_config(self, run: str, ids: Sequence[str]) -> Config:
         config = self.plan.runs[run]
         return config.model_copy(update={"run": os.path.join(self.output, SHARDS, run, digest(list(ids)))})
 
-    def _read(self, run: str, shard: int, ids: Sequence[str]) -> bool:
-        """Read a run's answers to a shard, if they are there; a finished run has answered all."""
+    def _read_shard(self, run: str, ids: Sequence[str]) -> bool:
+        """Read a run's answers to the next shard, if they are there; a finished run has answered all."""
         seen = self._seen.setdefault(run, [])
-        if len(seen) >= min((shard + 1) * self.size, len(self.order)):
+        if len(seen) >= self._n_observed * self.size + len(ids):
             return True
         whole = self.plan.runs[run].run
-        directory, asked = (whole, self.order) if is_finished(whole) else (self._placed(run, ids).run, ids)
+        directory, asked = (whole, self.order) if is_finished(whole) else (self._shard_config(run, ids).run, ids)
         if directory != whole and not is_finished(directory):
             return False
         if directory != whole and RunDirectory(directory).damage():
@@ -376,7 +244,7 @@ class SweepRace:
     def _observe(self) -> None:
         self._n_observed += 1
         end = min(self._n_observed * self.size, len(self.order))
-        for name, table_race in self.tables.items():
+        for table_race in self.tables.values():
             scores = {}
             for cell in table_race.race.in_play:
                 runs = [self._shares(self._seen.get(run, [])[:end]) for run in self._runs[cell].values()]
@@ -384,87 +252,39 @@ class SweepRace:
                 if n > table_race.race.n_seen(cell):
                     scores[cell] = np.mean([run[:n] for run in runs], axis=0)[table_race.race.n_seen(cell) :]
             for cell in table_race.observe(scores):
-                why, named = table_race.race.left[cell], {"name": table_race.names[cell], "table": name}
-                self._note(
-                    "dropped", cell=cell, questions=end, why=why, evidence=table_race.racers[cell].evidence, **named
-                )
-        self._note(
-            "seen", questions=end, in_race={name: table_race.race.in_play for name, table_race in self.tables.items()}
-        )
+                after, why = pluralize(end, "question"), table_race.race.left[cell]
+                self._drops.append(f"{table_race.names[cell]} dropped after {after} ({why})")
 
-    def _note(self, act: str, **values: Any) -> None:
-        """Log what happened, unless an earlier start has."""
-        key = (act, values.get("cell"), values.get("table"), values.get("questions"))
-        if key not in self._known:
-            self._known.add(key)
-            self.log.append(act, **values)
+    def mark_dropped(self, planned: PlannedTable, table: SweepTable) -> SweepTable:
+        """Show of the cells that have left a table's race what was seen of them; those of a study are raced first."""
+        if planned.table.pool is not None:
+            return self._race_study(planned, table)
+        return replace(table, cells=tuple(self._dropped_cell(cell, table.name) or cell for cell in table.cells))
 
-    def begin(self) -> None:
-        """Log that a job races these cells from now on."""
-        self.log.append("begin", race=self._key, n_questions=len(self.order), cells=self.names)
-
-    def _steer(self, lost: Collection[str]) -> None:
-        """Do what persons have asked for: what an earlier start has done again where it did."""
-        position = min(self._n_observed * self.size, len(self.order))
-        entries, n_garbage = self.log.read()
-        if n_garbage:
-            note = f"{pluralize(n_garbage, 'line')} of {LOG} cannot be read: passed over."
-            self.notes = [*(line for line in self.notes if LOG not in line), note]
-        answered = {entry.get("request"): entry for entry in entries if entry["act"] in ("done", "refused")}
-        for entry in entries:
-            request, earlier = entry.get("request"), answered.get(entry.get("request"))
-            if entry["act"] not in get_args(Act) or request in self._applied:
-                continue
-            if earlier is None and position < self._front:
-                continue
-            if earlier is not None and (earlier["act"] == "refused" or earlier.get("questions", 0) > position):
-                continue
-            self._applied.add(str(request))
-            why = self._apply(entry, lost)
-            if earlier is None:
-                self.log.append(
-                    "refused" if why else "done", request=request, questions=position, **({"why": why} if why else {})
-                )
-
-    def _apply(self, entry: LogEntry, lost: Collection[str]) -> str:
-        """Do what an entry asks for; returns why not."""
-        races = [table_race for table_race in self.tables.values() if entry.get("cell") in table_race.names]
-        if not races:
-            return "no such cell is in the race"
-        cell = str(entry["cell"])
-        if entry["act"] == "resume":
-            for table_race in races:
-                table_race.race.enter(cell)
-            return ""
-        if any(self._active(table_race, lost) == [cell] for table_race in races):
-            return "it is the last cell in the race"
-        for table_race in races:
-            if cell in table_race.race.in_play:
-                table_race.race.stop(cell)
-        return ""
-
-    def cell(self, planned: PlannedCell, table: str) -> SweepCell | None:
+    def _dropped_cell(self, cell: SweepCell, table: str) -> SweepCell | None:
         """Return what was seen of a cell that has left its table's race; None: it has not, or nothing was."""
-        reason = self.dropped(planned.cell_id, table)
-        n = self.tables[table].race.n_seen(planned.cell_id) if reason else 0
+        reason = self.dropped(cell.cell_id, table)
+        n = self.tables[table].race.n_seen(cell.cell_id) if reason else 0
         if not n:
             return None
-        seen = [self._seen[run][:n] for run in planned.runs.values()]
+        runs = self._runs[cell.cell_id]
+        seen = [self._seen[run][:n] for run in runs.values()]
         parts = {part: np.array([[row[part] for row in rows] for rows in seen]) for part in self._metric.parts}
-        cell = SweepCell(planned.cell_id, planned.labels, "dropped", reason, tuple(planned.runs), tuple(self.order[:n]))
-        return replace(cell, parts=parts, total=self._metric.shares(parts, self._unanswerable[:n]))
+        dropped = SweepCell(cell.cell_id, cell.labels, "dropped", reason, tuple(runs), tuple(self.order[:n]))
+        return replace(dropped, parts=parts, total=self._metric.shares(parts, self._unanswerable[:n]))
 
-    def study(self, table: SweepTable, unanswerable: Mapping[str, bool]) -> SweepTable:
+    def _race_study(self, planned: PlannedTable, table: SweepTable) -> SweepTable:
         """Race the cells of a study, whose scores are all known: those that leave keep what they had answered by then.
 
-        ``unanswerable`` is by question; all cells have the same ones.
+        All cells have the same questions.
         """
         scored = {cell.cell_id: cell for cell in table.cells if cell.is_scored}
         if len(scored) < 2:
             return table
-        n = len(unanswerable)
+        rows = truth_of_sweep(planned.configs[next(iter(scored))], self._metric).rows
+        n = len(rows)
         order, size = np.random.default_rng(self.rule.seed).permutation(n), self.rule.shard or shard_size(n)
-        flags = np.array([*unanswerable.values()])[order]
+        flags = np.array([self._metric.unanswerable(row) for row in rows.values()])[order]
         ends = [
             {part: np.full(n, value) for part, value in self._metric.parts_at_end(end).items()} for end in (0.0, 1.0)
         ]
@@ -472,15 +292,15 @@ class SweepRace:
         table_race = TableRace(table.title, Race(low, high, self.rule.error / self._n_tables, self.rule.tolerance), {})
         for name, cell in scored.items():
             table_race.race.enter(name)
-            table_race.names[name] = name_of(cell)
+            table_race.names[name] = label_cell(cell)
         for first in range(0, n, size):
             if len(table_race.race.in_play) > 1:
                 questions = order[first : first + size]
                 table_race.observe({name: scored[name].by_question[questions] for name in table_race.race.in_play})
         self.studies[table.name] = table_race
-        return replace(table, cells=tuple(self._seen_of(table_race, cell, order, flags) for cell in table.cells))
+        return replace(table, cells=tuple(self._cut_study_cell(table_race, cell, order, flags) for cell in table.cells))
 
-    def _seen_of(self, table_race: TableRace, cell: SweepCell, order: I64, unanswerable: Mask) -> SweepCell:
+    def _cut_study_cell(self, table_race: TableRace, cell: SweepCell, order: I64, unanswerable: Mask) -> SweepCell:
         why = table_race.race.left.get(cell.cell_id)
         if not why:
             return cell
@@ -518,7 +338,7 @@ class SweepRace:
         states = {
             cell: f"failed: {lost[run]}" for cell in self._runs for run in self._runs[cell].values() if run in lost
         }
-        n, given_up, left, saved, asked, unit = len(self.order), self._given_up, 0, 0.0, 0, "model calls"
+        n, given_up, left, saved, asked, unit = len(self.order), self._dropped_runs, 0, 0.0, 0, "model calls"
         for run in runs:
             path, n_seen, n_asked = self.plan.runs[run].run, len(self._seen.get(run, ())), self._asked[run]
             if is_finished(path):
@@ -535,8 +355,6 @@ class SweepRace:
             saved = (
                 sum(table_race.race.n_questions * len(table_race.names) for table_race in self.studies.values()) - asked
             )
-        entries, _ = self.log.read()
-        refused = {entry.get("request") for entry in entries if entry["act"] == "refused"}
         every = [*self.tables.items(), *self.studies.items()]
         titles = [table_race.title for _, table_race in every]
         rate = self._seconds / self._n_answered if self._n_answered else None
@@ -549,11 +367,7 @@ class SweepRace:
                 name if titles.count(table_race.title) > 1 else table_race.title: table_race.views(states)
                 for name, table_race in every
             },
-            acts=tuple(
-                _told(entry, entries)
-                for entry in reversed(entries)
-                if entry["act"] in _TOLD and not (entry["act"] in get_args(Act) and entry.get("request") in refused)
-            ),
+            drops=tuple(reversed(self._drops)),
             notes=tuple(self.notes),
             n_asked=asked,
             n_saved=round(saved),
@@ -564,33 +378,13 @@ class SweepRace:
 
 
 def _left_text(why: Left, n_seen: int, n_questions: int) -> str:
-    by = "stopped by hand" if why == "stopped" else why
-    return f"{by}: it left the race after {n_seen:,} of {n_questions:,} questions"
+    return f"{why}: it left the race after {n_seen:,} of {n_questions:,} questions"
 
 
-_TOLD = (*get_args(Act), "dropped", "refused")
-
-
-def _told(entry: LogEntry, entries: Sequence[LogEntry]) -> str:
-    """Tell one entry of the log in a line."""
-    time_text, act = f"{entry.get('time', '')}  ", entry["act"]
-    if act == "dropped":
-        after = pluralize(entry.get("questions", 0), "question")
-        return f"{time_text}{entry.get('name')} dropped after {after} ({entry.get('why')})"
-    if act == "refused":
-        asked = next((other for other in entries if other.get("request") == entry.get("request")), entry)
-        return f"{time_text}refused to {asked['act']} {asked.get('name')}: {entry.get('why')}"
-    done = next(
-        (other for other in entries if other["act"] == "done" and other.get("request") == entry.get("request")), None
-    )
-    when = f" after {pluralize(done.get('questions', 0), 'question')}" if done else " (not read yet)"
-    return f"{time_text}{act} {entry.get('name')}, by hand{when}"
-
-
-def name_of(cell: PlannedCell | SweepCell) -> str:
+def label_cell(cell: PlannedCell | SweepCell) -> str:
     """Name a cell by its labels."""
     return ", ".join(f"{axis.rpartition('.')[2]}={label}" for axis, label in cell.labels.items())
 
 
-def _asked_of(config: Config) -> str:
+def _question_settings(config: Config) -> str:
     return digest(config.questions.model_dump(mode="json"))

@@ -14,10 +14,11 @@ from kohaku_ray.ensemble.study import Marks, PartScores, expected_score, forecas
 from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote_pool
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import Metric
+from kohaku_ray.evaluation.report import file_report
 from kohaku_ray.evaluation.selection import ceiling
 from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.index.arrays import Mask
-from kohaku_ray.run.record.directory import RunDirectory
+from kohaku_ray.store.directory import RunDirectory
 from kohaku_ray.sweep.compare import SweepCell
 from kohaku_ray.sweep.load import PoolConfig
 from kohaku_ray.values.read import is_blank
@@ -115,29 +116,41 @@ def pool_of(config: PoolConfig, runs: Sequence[Config], truth: Submission, metri
         names = [Path(file.path.removesuffix("/submission.csv")).stem for file in files]
         table, units = ballots_of(files, list(truth.rows))
         missing = {name: len(truth.rows.keys() - file.rows.keys()) for name, file in zip(names, files, strict=True)}
+        notes += [f"{file.path}: {note}." for file in files for note in file_report(file, file).notes]
         notes += [f"{name} lacks {n} of {len(truth.rows)} questions: blank there." for name, n in missing.items() if n]
     pool = pool_ballots(table, units)
     return Members(pool, marks_of(pool, truth, metric), truth, strata_of(config, names), tuple(notes))
 
 
-def _recorded(config: Config, question_ids: Sequence[str]) -> tuple[list[list[Ballot]], list[str]]:
-    """Return every member's ballot on every question, as the run counted them."""
+def _recorded(config: Config, question_ids: Sequence[str]) -> tuple[list[list[Ballot | None]], list[str]]:
+    """Return every member's ballot on every question, as the run counted them; None where the member failed."""
     directory = RunDirectory(config.run)
     rows = directory.read_table("answers").to_pylist(maps_as_pydicts="strict")
     asked = directory.read_table("votes", columns=["question_id", "asked_unit"]).to_pylist()
     units = {row["question_id"]: row["asked_unit"] or "" for row in asked}
-    ballots: dict[str, dict[int, Ballot]] = {}
+    ballots: dict[str, dict[int, Ballot | None]] = {}
     for row in rows:
-        ballots.setdefault(row["question_id"], {})[row["member"]] = config.declaration.ballot(row)
+        ballot = config.declaration.ballot(row) if row["error"] is None else None
+        ballots.setdefault(row["question_id"], {})[row["member"]] = ballot
     table = [[ballots[key][member] for member in sorted(ballots[key])] for key in question_ids]
     return table, [units[key] for key in question_ids]
 
 
-def ballots_of(files: Sequence[Submission], question_ids: Sequence[str]) -> tuple[list[list[Ballot]], list[str]]:
-    """Return one ballot per question and file, blank if the file lacks it, and each question's most frequent unit."""
+def ballots_of(files: Sequence[Submission], question_ids: Sequence[str]) -> tuple[list[list[Ballot | None]], list[str]]:
+    """Return one ballot per question and file, and each question's most frequent unit.
+
+    A ballot is blank if the file lacks the question, and None where it says that its members failed.
+    """
     rows = [[file.rows.get(key) for file in files] for key in question_ids]
-    table = [
-        [Ballot(answer.answer_value, answer.ref_ids) if answer else Ballot(is_blank=True) for answer in row]
+    table: list[list[Ballot | None]] = [
+        [
+            None
+            if answer and answer.is_failed
+            else Ballot(answer.answer_value, answer.ref_ids, answer_unit=answer.answer_unit)
+            if answer
+            else Ballot(is_blank=True)
+            for answer in row
+        ]
         for row in rows
     ]
     given = [[answer.answer_unit for answer in row if answer and not is_blank(answer.answer_unit)] for row in rows]

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, TextIO
 
 from pydantic import Field
 
@@ -27,7 +27,19 @@ if TYPE_CHECKING:
     from kohaku_ray.records import Prediction, Question, TraceRow
     from kohaku_ray.systems.tools import Tools
 
-__all__ = ["Answer", "Ask", "Chunks", "Depth", "Role", "System", "Traced", "Uses", "View", "ballot_of"]
+__all__ = [
+    "Answer",
+    "AnsweredQuestion",
+    "Ask",
+    "Chunks",
+    "Depth",
+    "Role",
+    "System",
+    "Traced",
+    "Uses",
+    "View",
+    "ballot_of",
+]
 
 Stage = Literal["prepare", "answer"]
 
@@ -85,7 +97,6 @@ class Uses:
         roles: Model roles that are asked.
         views: Deepest search per view.
         attempts: Most attempts per member and question.
-        calls_per_attempt: Most answer calls of each.
         retry_settings: Settings that do not change the first attempt.
         further_settings: Those of them that change the further attempts, not only their number.
         opens_again: Whether each further attempt of a member makes the calls of ``opening`` again.
@@ -98,7 +109,6 @@ class Uses:
     roles: tuple[str, ...]
     views: Mapping[str, Depth] = field(default_factory=dict)
     attempts: int = 1
-    calls_per_attempt: int = 1
     retry_settings: tuple[str, ...] = ()
     further_settings: tuple[str, ...] = ()
     opens_again: bool = False
@@ -154,11 +164,20 @@ def ballot_of(row: Mapping[str, Any]) -> Ballot:
         answer=row["answer"],
         answer_unit=row["answer_unit"],
         explanation=row["explanation"],
+        only_flagged=True,
     )
 
 
 Rows = Sequence[Mapping[str, Any]]
 """Rows of a run's table."""
+
+
+class AnsweredQuestion(NamedTuple):
+    """The rows of a question in a run's tables: its vote, its members' answers, and what happened."""
+
+    vote: Mapping[str, Any]
+    answers: Rows
+    trace: Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +202,10 @@ class System:
         extra_columns: Further columns of submission.csv: ``(vote, its members' answers) -> text`` by name.
         columns: Which columns of a question file make the question, and which are gold.
         quote_step: Step of the trace whose texts support a citation; empty: the first step that has the document.
-        outputs: Files written beside the tables: ``(votes, answers, trace) -> text`` by file name.
-        divides: ``answer`` shows each member its part of the evidence (``Tools.part``).
+        outputs: Files written beside the tables, by name: each function takes the run's questions, one after the
+            other, and the file to write.
         check: Takes a configuration; raises ``ConfigError`` where the system cannot run it.
-        offline: Builds the stand-in for a model: ``(abstain_below, window_tokens) -> Backend``.
+        offline: Builds the stand-in for a model: ``window_tokens -> Backend``.
         derived: Further measures of an answer, which a sweep computes when it shows them: ``(rows of its trace, nodes
             of its index, settings) -> number`` by name.
         facts: Settings that distinguish runs on a sweep's page, by label.
@@ -210,10 +229,9 @@ class System:
     extra_columns: Mapping[str, Callable[[Mapping[str, Any], Rows], str]] = field(default_factory=dict)
     columns: QuestionColumns = field(default_factory=QuestionColumns)
     quote_step: str = ""
-    outputs: Mapping[str, Callable[[Rows, Rows, Rows], str]] = field(default_factory=dict)
-    divides: bool = False
+    outputs: Mapping[str, Callable[[Iterable[AnsweredQuestion], TextIO], object]] = field(default_factory=dict)
     check: Callable[[Any], None] | None = None
-    offline: Callable[[float, int], Backend] | None = None
+    offline: Callable[[int], Backend] | None = None
     derived: Mapping[str, Callable[[Rows, NodeTable, Any], float]] = field(default_factory=dict)
     facts: Callable[[Any], Mapping[str, str]] = lambda _: {}
     chunks: Chunks | None = None

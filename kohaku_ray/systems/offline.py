@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from kohaku_ray.models.backend import BackendConfig
-from kohaku_ray.settings import PositiveInt, Share
+from kohaku_ray.settings import PositiveInt
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM, find_system
 
 
@@ -20,8 +20,6 @@ class ExtractiveConfig(BackendConfig):
     """Requests in flight per replica."""
     window_tokens: PositiveInt = 131072
     """Longest prompt, in tokens."""
-    abstain_below: Share = 0.35
-    """Share of the question's weighted terms a sentence must cover, or the answer is blank."""
 
     # It reads no prompts and no images, does not reason, and has no weights.
     tokenizer: ClassVar[None] = None
@@ -50,7 +48,7 @@ class ExtractiveConfig(BackendConfig):
             from kohaku_ray.models.baseline import Dummy  # every actor imports the settings
 
             offline = Dummy
-        return offline(self.abstain_below, self.window_tokens)
+        return offline(self.window_tokens)
 
 
 def with_default_system(key: str, entry: Any, system: str) -> Any:

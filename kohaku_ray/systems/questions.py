@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import Question
@@ -50,7 +49,11 @@ class QuestionColumns:
 
 
 def read_questions(
-    name: str, data: bytes, limit: int | None = None, columns: QuestionColumns = QuestionColumns()
+    name: str,
+    data: bytes,
+    limit: int | None = None,
+    columns: QuestionColumns = QuestionColumns(),
+    odd: list[str] | None = None,
 ) -> list[Question]:
     """Read questions from CSV, JSON lines or Parquet.
 
@@ -59,6 +62,7 @@ def read_questions(
         data: The file's bytes.
         limit: How many questions are read, from the first; None: all.
         columns: Which columns hold the question, and which the gold answers.
+        odd: Takes what is odd about the file, a line each; None: a job reads what was read and said before.
 
     Returns:
         Questions in the file's order. An empty text is kept: it becomes a row with an error, not a lost row.
@@ -66,19 +70,21 @@ def read_questions(
     Raises:
         DataError: The file cannot be read or lacks a column, an id is missing or repeated, or a question is too long.
     """
-    from kohaku_ray.documents.data.rows import (
-        read_rows,  # actors know the settings of this module, and read no questions
-    )
+    # actors know the settings of this module, and read no questions
+    from kohaku_ray.documents.data.rows import cell_of, check_ids, read_table
 
-    rows = read_rows(name, data, "questions")
+    table = read_table(name, data, "questions", keep_ragged=False)
+    if odd is not None:
+        odd += [f"{name}: {what}" for what in table.odd]
+    rows = [{column: cell_of(value).strip() for column, value in row.items()} for row in table.rows]
     if not rows:
-        raise DataError(f"{name}: no questions")
-    header = list(rows[0])
+        raise DataError(f"{name} holds no questions: write one per row, below a header such as id,question")
+    header = list(table.columns)
     id_column = _column(name, header, columns.question_id)
     text_column = _column(name, header, columns.text)
     for needed in columns.needed:
         _column(name, header, (needed,))
-    _check_ids(name, [_text(row.get(id_column)) for row in rows], id_column)
+    check_ids(name, table, [row.get(id_column, "") for row in rows], "questions", id_column)
     gold = frozenset(column.casefold() for column in columns.gold)
     questions = [_question(number, row, id_column, text_column, gold) for number, row in enumerate(rows[:limit])]
     for question in questions:
@@ -90,8 +96,9 @@ def read_questions(
     return questions
 
 
-def _question(number: int, row: Mapping[str, Any], id_column: str, text_column: str, gold: frozenset[str]) -> Question:
-    texts = {column: _text(value) for column, value in row.items() if column is not None}
+def _question(
+    number: int, texts: Mapping[str, str], id_column: str, text_column: str, gold: frozenset[str]
+) -> Question:
     unit = texts.get("answer_unit", "")
     return Question(
         question_id=texts[id_column],
@@ -114,26 +121,3 @@ def _column(name: str, columns: list[str], wanted: tuple[str, ...]) -> str:
     raise DataError(
         f"{name}: no column {' or '.join(wanted[:2])}; it has {', '.join(map(str, columns))}: rename one of them"
     )
-
-
-def _check_ids(name: str, ids: list[str], column: str) -> None:
-    rows_of_id: dict[str, list[str]] = {}
-    for row, question_id in enumerate(ids, 1):
-        rows_of_id.setdefault(question_id, []).append(str(row))
-    faults = []
-    if missing := rows_of_id.pop("", None):
-        faults.append(
-            f"{len(missing)} of {len(ids)} questions have no {column}, first at row {missing[0]}: give each one"
-        )
-    if doubled := {question_id: rows for question_id, rows in rows_of_id.items() if len(rows) > 1}:
-        first, rows = next(iter(doubled.items()))
-        faults.append(
-            f"{len(doubled)} id{'s are' if len(doubled) > 1 else ' is'} used more than once "
-            f"(first {first!r}, rows {', '.join(rows)}): make them unique"
-        )
-    if faults:
-        raise DataError(f"{name}: {'; '.join(faults)}")
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value).strip()

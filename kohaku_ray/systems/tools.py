@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from kohaku_ray.index.arrays import F32, F64, Hits
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.models.prompts import Prompt, Prompts
 from kohaku_ray.models.request import PromptImage
 from kohaku_ray.records import Reply
-from kohaku_ray.retrieval.parts import Division
 
 Made = TypeVar("Made")
 
@@ -28,14 +27,6 @@ class Limits:
     window_tokens: int | None
 
 
-class Part(NamedTuple):
-    """Which part of a ranking a member is shown (`ensemble.evidence`; see ``retrieval.parts.part_of``)."""
-
-    how: Division = "same"
-    number: int = 0
-    n: int = 1
-
-
 class Tools(Protocol):
     """Models and index, as a system sees them."""
 
@@ -46,14 +37,6 @@ class Tools(Protocol):
 
     def limits(self, role: str = "answer") -> Limits:
         """Return the longest prompts and replies of a role."""
-        ...
-
-    @property
-    def part(self) -> Part:
-        """The member's part of the evidence: the same for all, unless the system's declaration ``divides`` it.
-
-        What depends on it is shared under a key that has it.
-        """
         ...
 
     async def shared_by_members(self, key: Hashable, make: Callable[[], Awaitable[Made]]) -> Made:

@@ -11,10 +11,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from kohaku_ray.values.read import NUMBER, fold
+from kohaku_ray.values.read import NUMBER, fold, parse_number
 from kohaku_ray.values.units import Unit, find_unit
-
-POINT = re.compile(NUMBER)
 
 # What the competition's scorer drops (``wattbot.kaggle_normal``), and "as much as" of the gold answers of 2026.
 _HEDGE = re.compile(
@@ -22,40 +20,25 @@ _HEDGE = re.compile(
     r"roughly|up\s+to|at\s+(?:least|most)|as\s+much\s+as)\s+)+",
     re.IGNORECASE,
 )
-_SMALL_NUMBERS = (
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-)
-_SMALL_NUMBER = re.compile(rf"^(?:{'|'.join(_SMALL_NUMBERS)})(?![^\W_])", re.IGNORECASE)
+# Of the gold answers of 2026 (q122) and of reports (deepconf#15).
+_SMALL_NUMBERS = "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
+_SMALL_NUMBER = re.compile(rf"^(?:{_SMALL_NUMBERS})(?![^\W_])", re.IGNORECASE)
 _GROUPED = "|".join(rf"[1-9][0-9]{{0,2}}(?:{mark}[0-9]{{3}})+(?:\.[0-9]+)?" for mark in ",' ")
 _AMOUNT = re.compile(
     r"(?P<sign>[+-]?)\s*(?P<currency>[a-z]{0,2}[$€£¥₹]|[a-z]{3}(?=[\s0-9]))?\s*(?P<second_sign>[+-]?)(?:"
     r"(?:(?P<whole>[0-9]{1,3}) )?(?P<over>[0-9]{1,9})\s?/\s?(?P<under>[1-9][0-9]{0,8})(?![0-9/])|"
-    r"(?P<base>[0-9]{1,4})\^\(?(?P<power>[+-]?[0-9]{1,3})\)?|"
     rf"(?P<number>{_GROUPED}|{NUMBER}|[0-9]+,[0-9]{{1,2}})(?![0-9])"
     r"(?:\s*[x*·]\s*10\s?\^\s?\(?(?P<exponent>[+-]?[0-9]{1,3})\)?)?)(?![0-9])\s*\+?"
     r"(?:[\s-]*(?P<magnitude>thousand|million|billion|trillion)s?(?![a-z]))?"
     r"(?:[\s-]*(?P<unit>(?:[^\W0-9_]|[%‰$€£¥¢°]|/\s*[a-z]).*))?",
     re.IGNORECASE | re.DOTALL,
 )
-_MAGNITUDES = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
-_SUFFIX = re.compile(r"(k|mn|bn|tn|[mbt])(?![a-z])\s*", re.IGNORECASE)
-_SUFFIXES = {"k": 1e3, "m": 1e6, "mn": 1e6, "b": 1e9, "bn": 1e9, "t": 1e12, "tn": 1e12}
+MAGNITUDES = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
+_OF_UNIT = rf"({'|'.join(MAGNITUDES)})s?"  # million litres, in millions of USD, USD millions; not USD per million
+_ASKED = re.compile(rf"(?:(?:in )?{_OF_UNIT}(?: of)?(?: |$))?(.*?)(?:(?<!per) {_OF_UNIT})?", re.IGNORECASE | re.DOTALL)
+_SUFFIX = re.compile(r"(k|mm|mn|bn|tn|[mbt])(?![a-z])\s*", re.IGNORECASE)
+_SUFFIXES = {"k": 1e3, "m": 1e6, "mm": 1e6, "mn": 1e6, "b": 1e9, "bn": 1e9, "t": 1e12, "tn": 1e12}
 _DECADE = re.compile(r"(?:1[5-9]|20)[0-9]0s")  # quantulum3#45: no seconds
-
-MAY_COUNT = re.compile(rf"[0-9]|\b(?:{'|'.join(_SMALL_NUMBERS)})\b", re.IGNORECASE)
-"""Found in every amount: a text without it is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +57,11 @@ class Asked:
     magnitude: float
 
     @property
+    def dimension(self) -> str:
+        """As of a ``Value``: empty where it is not known, and of a multiple."""
+        return "" if self.unit.dimension in (None, "multiple") else self.unit.dimension or ""
+
+    @property
     def base(self) -> Unit:
         """What it measures, without its magnitude."""
         return replace(self.unit, factor=self.unit.factor / self.magnitude)
@@ -81,11 +69,12 @@ class Asked:
 
 @lru_cache(maxsize=4096)
 def read_asked(text: str) -> Asked:
-    """Read the unit that a question asks for, perhaps with a magnitude before it (``million litres``)."""
+    """Read the unit that a question asks for, perhaps with a magnitude (``million litres``, ``USD millions``)."""
     text = " ".join(text.replace("_", " ").split())
-    first, _, after = text.partition(" ")
-    magnitude = _MAGNITUDES.get(first.lower(), 1.0)
-    rest = text if magnitude == 1.0 else after
+    match = _ASKED.fullmatch(text)
+    before, rest, behind = match.groups() if match else ("", text, "")
+    word = before or behind
+    magnitude = MAGNITUDES[word.lower()] if word else 1.0
     unit = find_unit(rest) or Unit(None)
     return Asked(text, rest, replace(unit, factor=unit.factor * magnitude), magnitude)
 
@@ -110,16 +99,18 @@ def without_hedges(text: str) -> str:
 def parse_amount(text: str, asked: Asked) -> Amount | None:
     """Read an amount; None where the text is anything else."""
     text = without_hedges(text)
-    if POINT.fullmatch(text):
-        return Amount(float(text), 0.0, "", False, False)
+    if (number := parse_number(text)) is not None:
+        return Amount(number, 0.0, "", False, False)
     if _DECADE.fullmatch(text) and asked.unit.dimension != "time":
         return None
     text, asked_unit = _without_asked(text, asked)
-    match = _AMOUNT.fullmatch(_SMALL_NUMBER.sub(lambda word: str(_SMALL_NUMBERS.index(word[0].lower())), text))
+    match = _AMOUNT.fullmatch(
+        _SMALL_NUMBER.sub(lambda word: str(_SMALL_NUMBERS.split("|").index(word[0].lower())), text)
+    )
     if match is None:
         return None
     number, currency = _number_of(match), match["currency"]
-    scale = _MAGNITUDES[match["magnitude"].lower()] if match["magnitude"] else 0.0
+    scale = MAGNITUDES[match["magnitude"].lower()] if match["magnitude"] else 0.0
     unit = f"{match['unit'] or ''} {asked_unit}".strip()
     if currency is not None:
         money = find_unit(currency)
@@ -151,12 +142,10 @@ def _number_of(match: re.Match[str]) -> float:
     try:
         if match["over"] is not None:
             return sign * (float(match["whole"] or 0) + int(match["over"]) / int(match["under"]))
-        if match["base"] is not None:
-            return sign * float(match["base"]) ** int(match["power"])
         text = match["number"]
         text = re.sub("[,' ]", "", text) if re.fullmatch(_GROUPED, text) else text.replace(",", ".")
         return sign * float(text) * 10.0 ** int(match["exponent"] or 0)
-    except (OverflowError, ZeroDivisionError):
+    except OverflowError:
         return math.inf
 
 
@@ -192,14 +181,16 @@ def _find_own(unit: str, asked: Asked) -> Unit | None:
     is_letter = suffix is not None and suffix.end() == len(unit)
     if known is not None and not (is_letter and (counts or (unit in "bB" and asked.unit.dimension != "data"))):
         return known
-    if _words_of(unit) == _words_of(asked.rest):
+    if words_of(unit) == words_of(asked.rest):
         return asked.base
-    if suffix is None or _SUFFIX.match(unit, suffix.end()):
+    is_kelvin = is_letter and asked.dimension.startswith("temperature")  # js-abbreviation-number#16: K is no thousand
+    if suffix is None or is_kelvin or _SUFFIX.match(unit, suffix.end()):
         return None
     after = unit[suffix.end() :]
     base = _find_own(after, asked) if after else asked.base
     return None if base is None else replace(base, factor=base.factor * _SUFFIXES[suffix[1].lower()])
 
 
-def _words_of(unit: str) -> list[str]:
+def words_of(unit: str) -> list[str]:
+    """Fold a unit's words, in the singular."""
     return [word.removesuffix("s") for word in re.split(r"[\s_-]+", fold(unit))]

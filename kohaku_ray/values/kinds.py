@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from kohaku_ray.values.amounts import read_asked
+from kohaku_ray.values.amounts import MAGNITUDES, read_asked
 from kohaku_ray.values.normalise import normalise, write_number
-from kohaku_ray.values.read import BOOLEANS
+from kohaku_ray.values.read import BOOLEANS, is_blank
 from kohaku_ray.values.spelling import LONGEST_VALUE
 
 ValueKind = Literal["number", "range", "boolean", "text"]
@@ -30,8 +30,8 @@ NUMERIC = re.compile(
 )
 """Stands in a question that asks for a number."""
 
-LONGEST_TEXT = LONGEST_VALUE
-"""Longest answer value, in characters: a longer one is prose."""
+RANGED = re.compile(r"\b(?:what|which)\b[^?.]*(?<!-)\brange\b|\bbetween (?:what|which)\b", re.IGNORECASE)
+"""Stands in a question that asks for a range (q296, q474)."""
 
 _NORMAL = {"number": ("number", "pair"), "range": ("pair",)}
 _FIRST_WORD = re.compile(r"[\W_]*(true|false|yes|no|[01])(?:\.0)?\b(?![.,]?[0-9])", re.IGNORECASE)
@@ -44,9 +44,20 @@ def kind_of(question: str, unit: str | None, answer_type: str | None) -> ValueKi
     stated = KINDS.get((answer_type or "").strip().lower())
     if stated is None and STATEMENT.match(question):
         return "boolean"
-    if stated is None and unit and (read_asked(unit).unit.dimension is not None or NUMERIC.search(question)):
-        return "number"
+    if stated is None and unit and not is_blank(unit):
+        if RANGED.search(question):
+            return "range"
+        if read_asked(unit).unit.dimension is not None or NUMERIC.search(question):
+            return "number"
     return stated
+
+
+def describe_scale(question: str, unit: str | None) -> str | None:
+    """Say what a scaled unit of the question is in the unit asked for (q124): "1 million liters is 1000000 liters"."""
+    if not unit or is_blank(unit):
+        return None
+    scaled = re.search(rf"\b({'|'.join(MAGNITUDES)})\s+{re.escape(unit)}(?!\w)", question, re.IGNORECASE)
+    return scaled and f"1 {scaled[0]} is {MAGNITUDES[scaled[1].lower()]:.0f} {unit}"
 
 
 def read_as(value: str, kind: ValueKind | None, unit: str | None = None) -> tuple[str, bool]:
@@ -60,7 +71,7 @@ def read_as(value: str, kind: ValueKind | None, unit: str | None = None) -> tupl
         word = _FIRST_WORD.match(value)
         return (value, False) if word is None else (BOOLEANS.get(word[1].lower(), word[1]), True)
     if kind is None or kind == "text":
-        return value, len(value) <= LONGEST_TEXT
+        return value, len(value) <= LONGEST_VALUE
     if value.lower() in BOOLEANS:
         return value, False
     if kind == "number":

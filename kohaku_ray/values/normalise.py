@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from kohaku_ray.values.amounts import MAY_COUNT, POINT, Amount, Asked, measure, parse_amount, read_asked, without_hedges
+from kohaku_ray.values.amounts import (
+    Amount,
+    Asked,
+    measure,
+    parse_amount,
+    read_asked,
+    without_hedges,
+    words_of,
+)
 from kohaku_ray.values.read import BOOLEANS, is_abstention, is_blank, parse_number, parse_pair, split_list
 from kohaku_ray.values.spelling import LONGEST_VALUE, plain_characters, text_key
 
@@ -54,14 +63,14 @@ BLANK_VALUE = Value("blank")
 def normalise(value: str, unit: str | None = None) -> Value:
     r"""Bring an answer value to normal form; never raises.
 
-    A number may be hedged or bounded (``~4.3``, ``over 40``), grouped, a power, a fraction, a small word (``five``,
-    ``2.5 million``, ``5 bn``), TeX (``\frac{1}{2}``), in digits of any script, and in a unit of the table (``units``)
-    or a currency; true and yes are 1, false and no 0. ``[80,90]``, ``80-90``, ``80 to 90`` and ``80 and 90`` are a
-    pair, ``2023-24`` is the years 2023 and 2024, ``(a, b)`` and names with commas, "and" or "&" between them are a list
-    without order. A bare number is in the question's unit, and a value in another unit of the same dimension is
-    converted, so that 2.5 kWh answers a question in Wh as 2500 does; the unit also decides whether ``5B`` is bytes or
-    billions, whether a half is 50 percent, and whether ``12,5`` has a decimal comma. A number with an unknown unit, and
-    anything else (``A100-80GB``, ``1990s``), is text.
+    A number may be hedged or bounded (``~4.3``, ``over 40``), grouped, a power of ten, a fraction, a small word
+    (``five``), with a magnitude (``2.5 million``, ``5 bn``), TeX (``\frac{1}{2}``), and in a unit of the table
+    (``units``) or a currency; true and yes are 1, false and no 0. ``[80,90]``, ``80-90``, ``80 to 90`` and ``80 and
+    90`` are a pair, ``2023-24`` is the years 2023 and 2024, ``(a, b)`` and names with commas, "and" or "&" between them
+    are a list without order. A bare number is in the question's unit, and a value in another unit of the same dimension
+    is converted, so that 2.5 kWh answers a question in Wh as 2500 does; the unit also decides whether ``5B`` is bytes
+    or billions, whether a half is 50 percent, and whether ``12,5`` has a decimal comma. A number with an unknown unit,
+    and anything else (``A100-80GB``, ``1990s``), is text.
     """
     if len(value) <= LONGEST_VALUE:
         return _normalise(value, unit)
@@ -73,8 +82,6 @@ def _normalise(value: str, unit: str | None) -> Value:
     if is_abstention(value):
         return BLANK_VALUE
     value, asked = value.strip(), _asked(unit)
-    if POINT.fullmatch(value):
-        return _number(value, asked) or Value("text", text=text_key(value))
     text = plain_characters(value)
     if text != value and is_abstention(text):
         return BLANK_VALUE
@@ -89,9 +96,7 @@ def _read(text: str, asked: Asked) -> Value | None:
     bracketed = _BRACKETED.fullmatch(text) if text[:1] in ("[", "(", "{") else None
     if bracketed is not None:
         return _list(bracketed, asked)
-    may_count = MAY_COUNT.search(text) is not None
-    read = _years(text, asked) or _number(text, asked) or _pair(text, asked) if may_count else None
-    return read or _listed(text, asked)
+    return _years(text, asked) or _number(text, asked) or _pair(text, asked) or _listed(text, asked)
 
 
 def _years(text: str, asked: Asked) -> Value | None:
@@ -115,7 +120,6 @@ def _list(bracketed: re.Match[str], asked: Asked) -> Value | None:
     cell = _SEPARATED.sub("", cell) if ", " in inner else cell
     parts = [f"{part.strip()} {after}".strip() for part in split_list(cell) or () if part.strip()]
     items = [_read(part, asked) or Value("text", text=text_key(part)) for part in parts]
-    items = list(dict.fromkeys(items)) if cell[0] == "{" else items
     if len(items) == 1:
         return items[0]
     return _gather(items) if items and not (after and any(item.kind == "text" for item in items)) else None
@@ -159,7 +163,8 @@ def _pair(text: str, asked: Asked) -> Value | None:
             is_range = high.number >= 0 or low.number <= high.number or " " in cut[0]
             if is_range and first_end is not None and last_end is not None and first_end[1] == last_end[1]:
                 return Value("pair", tuple(sorted((first_end[0], last_end[0]))), first_end[1])
-    return _listed(text, asked) if opening else None
+    listed = _listed(text, asked) if opening else None  # between 80 and 90
+    return listed if listed is not None and listed.kind == "pair" else None
 
 
 def _borrow(amount: Amount, other: Amount) -> Amount:
@@ -183,24 +188,84 @@ def _is_years(value: Value) -> bool:
     return is_bare and all(1500 <= number < 2100 and number.is_integer() for number in value.numbers)
 
 
-def is_plain(value: str, unit: str | None = None) -> bool:
-    """Tell whether a strict scorer reads a value as a vote does: ``4.3`` or ``[80,90]``, a text, but not ``≈4.3``."""
-    is_strict = parse_number(value) is not None or parse_pair(value) is not None
-    return is_strict or normalise(value, unit).kind not in ("number", "pair")
-
-
 def write_number(value: str, unit: str | None = None) -> str:
     """Write a value that is one number without a unit as a plain one: ``about 5.6 billion`` as ``5600000000``.
 
     Any other value is returned as it is.
     """
-    if parse_number(value) is not None or len(value) > LONGEST_VALUE or is_abstention(value):
-        return value
-    asked = _asked(unit)
-    amount = parse_amount(plain_characters(value), asked)
-    if amount is None or amount.unit or (measured := measure(amount, asked)) is None:
-        return value
-    return write_plain_number(measured[0] / asked.unit.factor)
+    amount = None if len(value) > LONGEST_VALUE else parse_amount(plain_characters(value), _asked(unit))
+    return value if amount is None or amount.unit else read_quantity(value, None, unit).text
+
+
+class Quantity(NamedTuple):
+    """A value in the unit asked for.
+
+    Attributes:
+        text: In the form that metrics read, where it is read without doubt: a plain number, ``[low,high]``,
+            ``(a, b, c)``, 1 or 0 for true or false; else as it is written.
+        value: In normal form.
+        unit: The unit that the text is in: the one asked for, or its own where none is or it measures something else.
+        differs: Whether it measures something else than is asked for.
+    """
+
+    text: str
+    value: Value
+    unit: str
+    differs: bool
+
+
+@lru_cache(maxsize=65536)
+def read_quantity(value: str, own: str | None, asked: str | None) -> Quantity:
+    """Read a value in its own unit, and convert it to the unit asked for.
+
+    Args:
+        value: May name a unit, which then counts.
+        own: The unit given beside it; None, blank or not known: it is in the one asked for.
+        asked: The unit asked for; None or blank: its own.
+    """
+    given, wanted = _asked(own), _asked(asked)
+    if given.text and not given.rest and wanted.text:  # in millions, of what is asked for
+        own = f"{given.text} {wanted.rest}"
+        given = _asked(own)
+    fits = bool(given.text) and (
+        not wanted.text
+        or (given.dimension == wanted.dimension if given.dimension else words_of(given.rest) == words_of(wanted.rest))
+    )
+    is_other = measures_other(own, asked)
+    read, text = normalise(value, own if fits or is_other else asked), value.strip()
+    target = wanted if wanted.text else given
+    items = read.items or (read,)
+    if {item.kind for item in items} <= {"number", "pair"} and {item.dimension for item in items} == {target.dimension}:
+        is_scaled = fits and given.unit.factor != target.unit.factor
+        low, high = parse_pair(text) or (1.0, 0.0)
+        is_list = text[0] in "({" or (text[0] != "[" and (bool(read.items) or _is_enumeration(text)))
+        if is_list and read.kind != "number":
+            numbers = tuple(number for item in items for number in item.numbers)
+            text = f"({write_value(replace(read, numbers=numbers), target.text).strip('[]').replace(',', ', ')})"
+        elif not read.items and (is_scaled or (parse_number(text) is None and low > high)):
+            text = write_value(read, target.text)
+    dimensions = {read.dimension, *(item.dimension for item in read.items)} - {"", wanted.dimension}
+    differs = read.kind != "blank" and (is_other or bool(wanted.dimension and dimensions))
+    return Quantity(text, read, (asked if fits and wanted.text else own) or "", differs)
+
+
+def _is_enumeration(text: str) -> bool:
+    """Whether a text lists its two numbers (``44; 90``, ``28 and 35``), which may be no range."""
+    return NEXT_ITEM.search(text) is not None and _OPENING.match(text) is None
+
+
+def measures_other(own: str | None, asked: str | None) -> bool:
+    """Tell whether two known units measure different things, as two currencies do."""
+    dimensions = {_asked(own).dimension, _asked(asked).dimension}
+    return len(dimensions) == 2 and "" not in dimensions
+
+
+def unit_of_question(asked: str | None, own: Iterable[str | None]) -> str:
+    """The unit of a question's values: the one asked for, or the known one that most have, ties to the first."""
+    if _asked(asked).text:
+        return asked or ""
+    units = Counter(unit for unit in own if unit and _asked(unit).dimension)
+    return units.most_common(1)[0][0] if units else ""
 
 
 def write_value(value: Value, unit: str | None = None) -> str:
@@ -219,18 +284,20 @@ def _asked(unit: str | None) -> Asked:
     return read_asked("" if unit is None or is_blank(unit) else plain_characters(unit))
 
 
-def group_values(values: Sequence[str], unit: str | None = None) -> list[int]:
-    """Group members by answer, given their values in member order and the question's unit.
+def group_values(values: Sequence[str], unit: str | None = None, own: Sequence[str | None] | None = None) -> list[int]:
+    """Group members by answer, given in member order their values, the question's unit and their own.
 
     Each joins the earliest group whose first member gave the same answer, or opens a new one.
 
     Returns:
         One group index per member, counted from 0 in order of first appearance; -1 where the member is blank.
     """
+    own = [None] * len(values) if own is None else own
+    unit = unit_of_question(unit, [given for value, given in zip(values, own, strict=True) if not is_abstention(value)])
     firsts: list[Value] = []
     groups = []
-    for value in values:
-        key = normalise(value, unit)
+    for value, given in zip(values, own, strict=True):
+        key = read_quantity(value, given, unit).value
         if key.kind == "blank":
             groups.append(-1)
             continue

@@ -13,7 +13,6 @@ LONGEST_VALUE = 200
 
 _SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 _SPACED_THOUSANDS = re.compile("(?<=[0-9])[\u00a0\u2000-\u200a\u202f](?=[0-9]{3}(?![0-9]))")
-_TAG = re.compile(r"</?[a-z]{1,6}>", re.IGNORECASE)
 _TEX = re.compile(r"\\|[\^_]\{|\A\s*\$[^$]+\$\s*\Z")
 _LOOKALIKES = {
     **dict.fromkeys("−⁃˗➖", "-"),
@@ -29,17 +28,15 @@ _LOOKALIKES = {
 }
 
 _ARTICLE = re.compile(r"^(?:(?:the|an)\s+(?=\S)|a\s+(?=[^\W\d]))|(?<=[\s-])the[\s-]+(?=\S)")
-_POWER_OF_LETTER = re.compile(r"(?<=[^\W\d_])\^(?=[0-9])")
-_COMPARISON = re.compile(r" ?([<>=]+|[/&]) ?")
 _JOINT = re.compile(r"(?<=\w)(?:\s*[-_]\s+|\s+|[-_]+)(?=\w)")
 
 
 @lru_cache(maxsize=65536)
 def plain_characters(text: str) -> str:
-    r"""Write what looks alike alike: NFKC, ASCII digits, dashes, quotes and spaces, ``^`` before an exponent.
+    r"""Write what looks alike alike: NFKC, dashes, quotes and spaces, ``^`` before an exponent.
 
     Characters of no width are dropped, a narrow space between digits in groups of three too. TeX is read
-    (``\boxed{42}``, ``$42$``); tags of HTML and Markdown's marks around the whole value are dropped.
+    (``\boxed{42}``, ``$42$``); Markdown's marks around the whole value are dropped.
     """
     if len(text) <= LONGEST_VALUE and _TEX.search(text):
         text = read_tex(text).replace(RAISE, "^").replace(LOWER, "").replace(END, "")
@@ -48,9 +45,20 @@ def plain_characters(text: str) -> str:
         text = "".join(map(_plain_character, _SPACED_THOUSANDS.sub("", text)))
         text = _SPACED_THOUSANDS.sub("", unicodedata.normalize("NFKC", text))
         text = "".join(map(_ascii_character, text))
-    if "<" in text:
-        text = _TAG.sub("", text.replace("<sup>", "^"))
     return " ".join((text.strip("*` \t\r\n") or text).split())
+
+
+def one_form(text: str) -> str:
+    """Write a text in the form in which texts are compared: NFKC, ' for ’, and the usual hyphen for its other forms."""
+    if text.isascii():
+        return text
+    return unicodedata.normalize("NFKC", text).replace("’", "'").replace("\u2010", "-").replace("\u2011", "-")
+
+
+@lru_cache(maxsize=65536)
+def ref_key(doc_id: str) -> str:
+    """The key by which two document ids are one: in one form, without case; what is written keeps its spelling."""
+    return one_form(doc_id).strip().lower()
 
 
 def _plain_character(char: str) -> str:
@@ -65,8 +73,6 @@ def _plain_character(char: str) -> str:
 def _ascii_character(char: str) -> str:
     if char.isascii():
         return char
-    if char.isdecimal():
-        return str(unicodedata.decimal(char))
     if unicodedata.category(char) == "Pd":
         return "-"
     return _LOOKALIKES.get(char, char)
@@ -79,7 +85,7 @@ def text_key(text: str) -> str:
     """
     folded = " ".join(plain_characters(text).casefold().split())
     key = _ARTICLE.sub("", folded.strip("\"'").rstrip(" .,;:!?。\"'").lstrip(" \"'"))
-    return _JOINT.sub(_join, _COMPARISON.sub(r"\1", _POWER_OF_LETTER.sub("", key))) or folded
+    return _JOINT.sub(_join, key) or folded
 
 
 def _join(match: re.Match[str]) -> str:

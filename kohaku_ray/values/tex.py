@@ -18,6 +18,8 @@ LONGEST_TEX = 100_000
 RAISE, LOWER, END = "\x01", "\x02", "\x04"
 """Stand round raised and lowered characters in the text that `read_tex` returns."""
 
+_EATEN = re.compile(r"([\b\f\n\r\t])([A-Za-z]+)")
+_LETTERS = {"\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}  # of JSON's escapes that macros begin with
 _WHOLE_NUMBER = re.compile(r"([\^_])\s*([-+]?\d+(?:[.,]\d+)*)")  # TeX itself would raise one digit of 10^23
 _BARE_ARGUMENT = re.compile(r"([\^_])\s*(\\[A-Za-z]+\s*\{[^{}]*\})")  # x_\mathrm{max}
 _THOUSANDS = re.compile(r"(?<=\d)(?:\\,|\{,\})(?=\d{3}(?!\d))")
@@ -50,6 +52,30 @@ def read_tex(source: str, finish: Callable[[str], str] = str) -> str:
     with suppress(Exception):  # on torn TeX the library raises Python's own errors, of any kind
         return place_fractions(_reader(finish)(_PERCENT.sub(r"\\%", whole))) or source
     return source
+
+
+def restore_tex(text: str) -> str:
+    r"""Restore the macros that JSON's escapes have eaten: a form feed and ``rac`` are ``\frac`` (OpenMAIC#658).
+
+    A form feed and a backspace before a letter are nothing else (LightRAG#3238); a tab or a line's end is one where a
+    macro of pylatexenc begins with it.
+    """
+    if _EATEN.search(text) is None:
+        return text
+
+    def restore(match: re.Match[str]) -> str:
+        name = _LETTERS[match[1]] + match[2]
+        return f"\\{name}" if match[1] in "\b\f" or name in _macros() else match[0]
+
+    return _EATEN.sub(restore, text)
+
+
+@cache
+def _macros() -> frozenset[str]:
+    from pylatexenc import latex2text
+
+    known = latex2text.get_default_latex_context_db().iter_macro_specs()
+    return frozenset({spec.macroname for spec in known}.union(_FRACTIONS, _SHOWN))
 
 
 def place_fractions(text: str) -> str:

@@ -76,6 +76,7 @@ PLAIN: tuple[tuple[str, float, tuple[str, ...]], ...] = (
     ("data", 2.0**40, ("TiB", "tebibyte", "tebibytes")),
     ("share", 1.0, ("%", "percent", "per cent", "pct", "percentage", "percentage point", "percentage points", "pp")),
     ("share", 0.01, ("basis point", "basis points")),
+    ("share", 100.0, ("share", "fraction", "proportion")),
     ("multiple", 1.0, ("x", "X", "×", "times", "fold", "-fold", "multiplier")),
     ("share", 0.1, ("‰", "per mille")),
     ("money", 1.0, ("$", "USD", "US$", "US dollars", "U.S. dollars", "dollar", "dollars")),
@@ -101,12 +102,6 @@ PLAIN: tuple[tuple[str, float, tuple[str, ...]], ...] = (
 )
 _CO2 = re.compile(
     r"(?<=[a-zA-Z])\s*[- ]?(?:of\s+)?(?:co ?2|carbon\s+dioxide)(?:[- ]?eq?\.?|[- ]?equivalents?)?$", re.IGNORECASE
-)
-
-_WORDS = re.compile(r"(?!.*\bper\b)[^\W\d_]+(?:[ '-][^\W\d_]+){0,4}")
-_MULTIPLE = re.compile(
-    r"(?:x|times|-?fold) (?:as (?:much|many|fast|high|large|long|big)|more|faster|higher|larger|greater|longer|better)",
-    re.IGNORECASE,
 )
 
 
@@ -145,19 +140,21 @@ _ANY_CASE = _any_case(_SYMBOLS | _NAMES)
 
 @lru_cache(maxsize=4096)
 def find_unit(text: str) -> Unit | None:
-    """Look up ``kWh``, ``megawatts``, ``tCO2e``, ``liters per kWh``, ``GB of memory``; None where it is unknown."""
+    """Look up ``kWh``, ``megawatts``, ``tCO2e``, ``liters per kWh``; None where it is unknown.
+
+    A word behind "per" that is no unit goes without saying: ``MWh/yr`` and ``MWh per site`` are MWh.
+    """
     text = " ".join(text.split()).replace("µ", "u").replace("μ", "u").replace("^", "").strip(".")
     simple = _find_simple(text)
     if simple is not None:
         return simple
-    if _MULTIPLE.fullmatch(text):  # 2.5 times as much, 2.5x faster
-        return _NAMES["x"]
-    measure, of, what = text.partition(" of ")
-    if of and _WORDS.fullmatch(what) and (measured := _find_simple(measure)) is not None:  # 5 GB of memory
-        return measured
     over, per, under = text.replace(" per ", "/").partition("/")
     above, below = _find_simple(over.strip()), _find_simple(under.strip())
-    return above.per(below) if per and above is not None and below is not None else None
+    if not per or above is None:
+        return None
+    if below is not None:
+        return above.per(below)
+    return above if under.strip().isalpha() else None
 
 
 def _find_simple(text: str) -> Unit | None:

@@ -110,7 +110,7 @@ def kernels() -> str:
 
 
 STEPS: dict[str, list[Callable[[], str]]] = {
-    "bare": [matmul, flat, modules("kohaku_ray.index.vectors", "kohaku_ray.models.decoding")],
+    "bare": [matmul, flat, modules("kohaku_ray.index.vectors", "kohaku_ray.models.transformers")],
     "vllm": [matmul, modules("vllm.v1.engine.async_llm", "kohaku_ray.models.vllm_offline"), kernels],
     "serve": [
         *[matmul, flat, cluster, modules("ray.serve.llm", "kohaku_ray.engine.serving.vllm_replica"), kernels],

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Make packs for a GPU machine that has no package registry, in slices below .gpu/ of this checkout (ignored by git).
 #   scripts/gpu_kit/prepare.sh [bare] [vllm] [ray]        # on a machine with a registry, before the GPU machine is asked for
-# Wheels for Python 3.12, of their CUDA libraries only what an H100 or H200 runs. bare: half a minute; vllm: 4 GB of downloads, 8 GB in
+# Wheels for Python 3.12, of their CUDA libraries only what an H100 or H200 runs. bare: five minutes; vllm: 4 GB of downloads, 8 GB in
 # $WORK, half an hour on two busy cores. A pack that is there stays. README.md says what each visit carries.
 set -euo pipefail
 kit=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd) work=${WORK:-/tmp/gpu_kit} limit=$((64 * 1024 * 1024))

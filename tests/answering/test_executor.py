@@ -14,10 +14,10 @@ from kohaku_ray.answering.executor import InProcessExecutor, start_block
 from kohaku_ray.answering.tools import RunContext
 from kohaku_ray.answering.votes import vote_block
 from kohaku_ray.config import load_config
+from kohaku_ray.config.roles import models_of
 from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.records import Prediction, Question, Reply, TraceRow
-from kohaku_ray.run.models import models_of
-from kohaku_ray.run.segments import Entry, LedgerReply
+from kohaku_ray.store.segments import Entry, LedgerReply
 from kohaku_ray.systems.base import Answer
 from tests.own_system.lookup import SYSTEM as LOOKUP
 
@@ -65,7 +65,7 @@ def test_members_of_one_wave_share_the_evidence_and_the_vote_takes_them_all():
 
 
 def test_a_later_wave_leaves_out_what_those_before_it_have_settled():
-    waves = ("ensemble.members=3", "ensemble.early_stop=value", "ensemble.waves=[2, 1]", "ensemble.scope=question")
+    waves = ("ensemble.members=3", "ensemble.early_stop=value", "ensemble.scope=question")
     assert steps_of(*waves) == [
         ("prepared by 0", None),
         ("answer 0", "prepared by 0", None),
@@ -106,9 +106,7 @@ def answer_block_of(model, *overrides):
 
 def test_a_block_in_this_process_is_prepared_once_shared_settled_and_voted_on():
     model = Model()
-    (summary, tables), index = answer_block_of(
-        model, "ensemble.members=5", "ensemble.early_stop=value", "ensemble.waves=[3, 2]"
-    )
+    (summary, tables), index = answer_block_of(model, "ensemble.members=5", "ensemble.early_stop=value")
     assert (summary.n_questions, summary.n_answers, summary.n_member_errors) == (3, 9, 0)
     assert tables["votes"]["n_members"].to_pylist() == [3, 3, 3], "three of five agree: the others are not asked"
     assert sorted(model.asked) == [question.question_id for question in BLOCK for _ in range(3)]
@@ -118,13 +116,13 @@ def test_a_block_in_this_process_is_prepared_once_shared_settled_and_voted_on():
 
 
 def test_what_members_see_by_themselves_is_theirs_in_the_trace():
-    config = load_config("default", ["ensemble.members=2", "ensemble.evidence=split"])
+    config = load_config("default", ["ensemble.members=2", "ensemble.scope=question"])
     question, seen = BLOCK[0], TraceRow("context", 0, "shown")
     answers = [MemberAnswer(Answer(Prediction(), (seen,))) for _ in range(2)]
     prepared = PreparedQuestion(question, SimpleNamespace(trace=(TraceRow("plan", 0, "planned"),)), None)
-    _, tables = vote_block(config, 1, [prepared], *([answer] for answer in answers))
+    _, tables = vote_block(config, 2, [prepared], [prepared], *([answer] for answer in answers))
     rows = [(row["step"], row["member"]) for row in tables["trace"].to_pylist()]
-    assert rows == [("plan", -1), ("context", 0), ("context", 1)]
+    assert rows == [("plan", 0), ("plan", 1), ("context", 0), ("context", 1)]
 
 
 def test_a_member_without_a_reply_has_its_error_and_what_breaks_the_run_is_raised():
@@ -136,4 +134,4 @@ def test_a_member_without_a_reply_has_its_error_and_what_breaks_the_run_is_raise
 
 
 def test_what_answers_without_ray_loads_none():
-    assert not loaded_after("from kohaku_ray.answering import bundle, batch, executor", "ray")
+    assert not loaded_after("from kohaku_ray.answering import bundle, executor, here, replay", "ray")

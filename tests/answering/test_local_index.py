@@ -66,7 +66,7 @@ class Pairs:
 
 @pytest.mark.parametrize("by_auto", [True, False])
 def test_an_index_that_the_gpu_cannot_hold_is_searched_on_the_cpu_by_auto_alone(shard, monkeypatch, by_auto):
-    def too_small(index, float16):
+    def too_small(index):
         raise ConfigError("the vectors need 9 GiB but the GPU has 1 GiB free")
 
     monkeypatch.setattr(VectorIndex, "on_gpu", too_small)

@@ -12,9 +12,10 @@ from kit.rows import check_rows
 
 from kohaku_ray.answering.tools import MemberTools, RunContext
 from kohaku_ray.config import Config, load_config
+from kohaku_ray.config.roles import models_of
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.models.prompts import Prompt
-from kohaku_ray.run.models import models_of
+from kohaku_ray.models.target import Target
 
 
 class Noting:
@@ -36,10 +37,10 @@ class Noting:
 
 def tools_of(settings=None, **more) -> tuple[MemberTools, Noting]:
     config = Config.model_validate({"settings": {"queries": 1, "top_k_final": None} | (settings or {}), **more})
-    models = (models_of(config, dict.fromkeys(config.deployments, "application"), 0),)
-    applications = {name: f"{name}-application" for name in config.deployments}
+    models = (models_of(config, dict.fromkeys(config.deployments, Target("application")), 0),)
+    targets = {name: Target(f"{name}-application") for name in config.deployments}
     index = Noting()
-    context = RunContext(config, None, models, config.declaration.prompts(), applications)
+    context = RunContext(config, None, models, config.declaration.prompts(), targets)
     return MemberTools(index, context, "q1", 0), index
 
 
@@ -79,7 +80,7 @@ def test_pairs_are_ranked_by_the_named_cross_encoder_or_refused():
     tools, index = tools_of({"cross_encoder": "pairs"}, deployments={"pairs": {"kind": "cross_encoder", "model": "x"}})
     scores = asyncio.run(tools.rank_pairs([("a", "b"), ("a", "c")]))
     assert (scores.tolist(), scores.dtype) == ([0, 1], np.float64)
-    assert index.asked == [("rank_pairs", [("a", "b"), ("a", "c")], ("pairs-application",))]
+    assert index.asked == [("rank_pairs", [("a", "b"), ("a", "c")], (Target("pairs-application"),))]
 
 
 def test_rows_of_any_integer_type_are_one_question():
@@ -103,7 +104,7 @@ def members():
     config = load_config("demo", ["ensemble.members=3"])
 
     def make(**changed):
-        models = [models_of(config, {"extractive": "app"}, member) for member in range(3)]
+        models = [models_of(config, {"extractive": Target("app")}, member) for member in range(3)]
         models[1] = {role: replace(model, temperature=0.123) for role, model in models[1].items()}
         models[2] = {role: replace(model, **changed) for role, model in models[2].items()}
         context, shared = SimpleNamespace(models=models), {}

@@ -23,8 +23,6 @@ def test_waves_split_the_members():
     assert waves_of(load_config(None, ["ensemble.members=9"])) == [range(9)]
     early = ["ensemble.members=9", "ensemble.early_stop=value"]
     assert [len(wave) for wave in waves_of(load_config(None, early))] == [5, 1, 1, 1, 1]
-    waves = waves_of(load_config(None, [*early, "ensemble.waves=[3, 6]"]))
-    assert waves == [range(3), range(3, 9)]
 
 
 def test_a_block_is_settled_question_by_question():

@@ -13,9 +13,9 @@ from kit.fake_openai import Action, FakeOpenAI, doc_ids_of
 from kit.runs_here import index_here, run_here
 
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.run.segments import SegmentStore
-from kohaku_ray.run.tables import SHARED
 from kohaku_ray.sample import path as sample_path
+from kohaku_ray.store.segments import SegmentStore
+from kohaku_ray.store.tables import SHARED
 from kohaku_ray.systems.questions import QuestionColumns
 
 pytestmark = pytest.mark.slow

@@ -58,7 +58,7 @@ def test_bare_measures_on_a_machine_without_ray_and_vllm(tmp_path):
     assert "FAILED" not in done.stdout
     [path] = tmp_path.glob("*.json")
     sections = json.loads(path.read_text())["sections"]
-    assert list(sections) == ["encoder", "faiss", "cross_encoder", "transformers"]
+    assert list(sections) == ["encoder", "faiss", "cross_encoder"]
     assert all(section["figures"] for section in sections.values())
 
 
@@ -90,7 +90,7 @@ def test_an_encoder_beside_the_bare_model_gets_token_ids_as_in_an_index_job(
 def test_bare_refuses_a_section_that_needs_ray(tmp_path):
     done = run("--bare", "--sections", "encoder,vllm", "--output", str(tmp_path))
     assert done.returncode == 2
-    assert "--bare runs encoder, faiss, cross_encoder, transformers: vllm needs Ray" in done.stderr
+    assert "--bare runs encoder, faiss, cross_encoder: vllm needs Ray" in done.stderr
 
 
 def test_a_section_that_cannot_run_fails_unless_it_is_left_out_by_name(tmp_path):
@@ -101,9 +101,7 @@ def test_a_section_that_cannot_run_fails_unless_it_is_left_out_by_name(tmp_path)
     assert run("--sections", "faiss", "--without", "faiss", *out).returncode == 0
     wrong = run("--without", "fais", *out)
     assert wrong.returncode == 2
-    assert (
-        "no section fais: choose from encoder, index, faiss, cross_encoder, transformers, waves, vllm" in wrong.stderr
-    )
+    assert "no section fais: choose from encoder, index, faiss, cross_encoder, waves, vllm" in wrong.stderr
 
 
 SECTION = """

@@ -19,13 +19,8 @@ DATA = ROOT.parent / "shared" / "data" / "wattbot"
 slow, data = pytest.mark.slow, pytest.mark.data
 
 SCRIPTS = {
-    "affinity": (["--simulate", "--questions", "1500"], [slow]),
-    "batch": (["--lines", "8", "--seconds", "0.01"], [slow]),
-    "changed_settings": (
-        ["demo", "--limit", "2", "--base", "ensemble.members=2", "--set", "ensemble.evidence=split", "--index"],
-        [slow],
-    ),
-    "decide": (["--subsamples", "1"], [slow, data]),
+    "affinity": (["--simulate"], [slow]),
+    "best_cell": (["--sweeps", "40", "--questions", "41"], [slow]),
     "encoder_feed": (["--tokens", "2000", "--rates", "0", "--rounds", "1"], [slow]),
     "endpoint": (["--texts", "64", "--delays", "0", "--rounds", "1"], [slow]),
     "flow": (["--questions", "4", "--members", "2", "--call-s", "0.01", "--curve", "1"], [slow]),
@@ -36,7 +31,6 @@ SCRIPTS = {
     "images": (["--pages", "2", "--words", "50", "--rounds", "1"], [slow]),
     "index": (["--steady", "--texts", "40", "--config", "demo"], [slow]),
     "ledger": (["--entries", "2000", "--rows", "500"], []),
-    "mixed": (["--subsamples", "2"], [slow, data]),
     "page": (["--questions", "40", "--members", "2", "--starts", "1"], [slow]),
     "parse": (["--pages", "2", "--rounds", "1"], [slow]),
     "provider_batches": (
@@ -54,7 +48,6 @@ SCRIPTS = {
 ELSEWHERE = {
     "extraction": "test_extraction.py: its files are downloaded",
     "gpu": "test_gpu_benchmark.py",
-    "evidence_tries": "needs the weights of SPLADE, which no test may download",
 }
 
 
@@ -74,8 +67,6 @@ def test_a_script_runs(name, arguments, tmp_path, request):
     command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *arguments]
     if "--config" in arguments:
         command += ["--set", f"index.path={request.getfixturevalue('sample_here')}"]
-    if arguments[-1] == "--index":
-        command.append(request.getfixturevalue("sample_here"))
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "KOHAKU_HOME": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=variables, timeout=550)
     assert "Traceback" not in done.stderr, done.stderr[-3000:]

@@ -6,7 +6,6 @@ import importlib.metadata
 import json
 import os
 import re
-import runpy
 import shlex
 import shutil
 import subprocess
@@ -21,8 +20,8 @@ import pytest
 import yaml
 from kit.rows import check_rows
 
+from kohaku_ray.checks.demand import Encoders, answer_demand, check_demand, index_demand, plan_encoders
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.run.checks.demand import Encoders, answer_demand, check_demand, index_demand, plan_encoders
 
 CLUSTER = Path(__file__).parents[2] / "cluster"
 KUBERAY = ("rayjob.yaml", "rayjob-index.yaml", "rayjob-sweep.yaml", "rayservice.yaml")
@@ -72,90 +71,42 @@ def test_kuberay_manifests_fit_their_schema(name):
         spec = group["template"]["spec"]
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec}
         kubernetes_validate.validate(pod, "1.30", strict=True)
-        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
-        for container in containers(group):
-            assert re.fullmatch(r"kohaku-ray:\d+\.\d+\.\d+", container["image"])
-            assert not container.get("securityContext", {}).get("privileged")
+        assert not any(item.get("securityContext", {}).get("privileged") for item in containers(group))
 
 
 @pytest.mark.parametrize("name", KUBERAY)
-def test_groups_ask_for_what_they_offer_and_stand_apart(name):
-    head, *workers = groups_of(name)
-    assert head["rayStartParams"]["num-cpus"] == "0", "no work on the head"
-    assert ("replicas-spot" in {group["groupName"] for group in workers}) == (name != "rayjob-index.yaml")
-    kinds = {
-        "encoders": {"encoder_node": 1},
-        "replicas": {"replica_node": 1, "on_demand_node": 1},
-        "replicas-spot": {"replica_node": 1, "spot_node": 1},
-    }
-    for group in workers:
+def test_groups_ask_for_what_they_offer(name):
+    for group in groups_of(name)[1:]:
         assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
         [container] = containers(group)
         assert container["resources"]["limits"] == container["resources"]["requests"], "Ray counts the limits"
-        has_gpu = "nvidia.com/gpu" in container["resources"]["limits"]
         keys = {item["key"] for item in group["template"]["spec"].get("tolerations", [])}
-        assert has_gpu == ("nvidia.com/gpu" in keys), "GPU nodes are tainted, and only these groups go there"
-        assert has_gpu == (group["groupName"] in kinds)
-        if has_gpu:
-            assert json.loads(json.loads(group["rayStartParams"]["resources"])) == kinds[group["groupName"]]
+        assert ("nvidia.com/gpu" in container["resources"]["limits"]) == ("nvidia.com/gpu" in keys), "tainted nodes"
 
 
-MACHINES = {
-    "head": [("m7i.xlarge", 4, 16, 0), ("n2-standard-4", 4, 16, 0), ("D4s v5", 4, 16, 0)],
-    "cpu": [("m7i.4xlarge", 16, 64, 0), ("n2-standard-16", 16, 64, 0), ("D16s v5", 16, 64, 0)],
-    "encoders": [("g5.2xlarge", 8, 32, 1), ("g6.2xlarge", 8, 32, 1), ("g2-standard-8", 8, 32, 1)],
-    "replicas": [
-        *[("p4d.24xlarge", 96, 1152, 8), ("a2-highgpu-8g", 96, 680, 8), ("ND96asr v4", 96, 900, 8)],
-        *[("p5.48xlarge", 192, 2048, 8), ("a3-highgpu-8g", 208, 1872, 8), ("ND96isr H100 v5", 96, 1900, 8)],
-    ],
-}
-"""Machines that a worker group's pod should fit: vCPUs, GiB and GPUs as three clouds list them."""
-
-
-def reserved(size: float, *steps: tuple[float, float]) -> float:
-    """Sum parts of a size: each step is its width and its share."""
-    total = 0.0
-    for width, share in steps:
-        total += min(size, width) * share
-        size = max(size - width, 0.0)
-    return total
-
-
-def allocatable(cpus: float, gib: float) -> tuple[float, float]:
-    """What pods may ask for: less what GKE reserves, the most of three clouds, and half a CPU and GiB of daemons."""
-    cpus -= reserved(cpus, (1, 0.06), (1, 0.01), (2, 0.005), (1e9, 0.0025)) + 0.5
-    return cpus, gib - reserved(gib, (4, 0.25), (4, 0.2), (8, 0.1), (112, 0.06), (1e9, 0.02)) - 0.1 - 0.5
+MACHINES = {"head": (4, 16), "cpu": (16, 64), "encoders": (8, 32), "replicas": (96, 680)}
+"""vCPUs and GiB of the smallest machine that a worker group's pod should fit, as three clouds list them."""
 
 
 @pytest.mark.parametrize("name", KUBERAY)
-def test_each_pod_fits_the_machines_that_it_is_for(name):
-    """A request of a machine's nominal size waits for ever (findings/gpu5.md, G6)."""
+def test_each_pod_leaves_its_machine_room_for_the_system(name):
+    """A request of a machine's nominal size waits for ever: clouds reserve up to 2.6 GiB and a CPU of these."""
     head, *workers = groups_of(name)
     for kind, group in [("head", head), *((group["groupName"], group) for group in workers)]:
         [container] = containers(group)
-        asked = container["resources"]["requests"]
-        for machine, cpus, gib, gpus in MACHINES[kind.removesuffix("-spot")]:
-            free_cpus, free_gib = allocatable(cpus, gib)
-            assert float(asked["cpu"]) <= free_cpus, machine
-            assert float(asked["memory"].removesuffix("Gi")) <= free_gib, machine
-            assert int(asked.get("nvidia.com/gpu", 0)) == gpus, machine
+        asked, (cpus, gib) = container["resources"]["requests"], MACHINES[kind.removesuffix("-spot")]
+        assert float(asked["cpu"]) <= cpus - 1
+        assert float(asked["memory"].removesuffix("Gi")) <= 0.9 * gib
 
 
-def test_the_autoscaler_fits_rays_schema_turns_token_authentication_on_and_keeps_groups_apart():
+def test_the_autoscaler_fits_rays_schema_and_its_shared_directory_is_the_jobs():
     import ray.autoscaler
 
     cluster = read("autoscaler.yaml")
     schema = json.loads((Path(ray.autoscaler.__file__).parent / "ray-schema.json").read_text())
     jsonschema.validate(cluster, schema)
-    starts = [*cluster["head_start_ray_commands"], *cluster["worker_start_ray_commands"]]
-    assert all("RAY_AUTH_MODE=token" in command for command in starts if "ray start" in command)
-    types = cluster["available_node_types"]
-    spot, others = types["replicas-spot"], types["replicas"]
-    assert types["encoders"]["resources"]["encoder_node"] == others["resources"]["replica_node"] == 1
-    shared = {kind: amount for kind, amount in others["resources"].items() if kind != "on_demand_node"}
-    assert shared["replica_node"] == others["resources"]["on_demand_node"] == 1
-    assert spot["resources"] == {**shared, "spot_node": 1}, "deployments may ask for either, or for both"
-    assert spot["node_config"] == {**others["node_config"], "InstanceMarketOptions": {"MarketType": "spot"}}
+    shared = load_config(str(CLUSTER / "job.yaml")).shared
+    assert f"-v {shared}:{shared}" in cluster["docker"]["run_options"]
 
 
 def test_the_service_names_a_vllm_application_that_jobs_attach_to():
@@ -163,9 +114,7 @@ def test_the_service_names_a_vllm_application_that_jobs_attach_to():
     from ray.serve.schema import ServeDeploySchema
 
     ServeDeploySchema.model_validate(applications)
-    assert applications["proxy_location"] != "Disabled", "KubeRay waits for the proxies"
     [application] = applications["applications"]
-    assert application["route_prefix"] is None, "no route is open"
     module, function = application["import_path"].split(":")
     assert callable(getattr(importlib.import_module(module), function))
     asked = application["args"]
@@ -196,13 +145,8 @@ def instructions() -> list[str]:
 
 
 def test_the_image_is_made_of_files_that_are_there():
-    known = {"FROM", "ENV", "WORKDIR", "COPY", "RUN"}
-    base, *steps = [line.split() for line in instructions()]
-    assert base[0] == "ARG"
-    assert steps[0] == ["FROM", f"${{{base[1].partition('=')[0]}}}"]
-    assert {step[0] for step in steps} <= known
     copied = set()
-    for step in steps:
+    for step in [line.split() for line in instructions()]:
         if step[0] == "COPY":
             *sources, target = [word for word in step[1:] if not word.startswith("--")]
             assert all((ROOT / source).exists() for source in sources), step
@@ -210,7 +154,6 @@ def test_the_image_is_made_of_files_that_are_there():
             copied |= set(sources)
     assert {"pyproject.toml", "kohaku_ray", "configs", "jobs", "cluster"} <= copied
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert "readme" in project["dynamic"]
     assert {"README.md", "hatch_build.py", *project["license-files"]} <= copied, "the build of the package reads them"
 
 
@@ -223,8 +166,6 @@ def test_the_image_installs_an_extra_that_there_is():
     assert base is not None
     assert pins == [f"ray[llm]=={base[1]}"], "the base image's Ray is not replaced by another"
     assert base[1] == importlib.metadata.version("ray")
-    assert "RAY_AUTH_MODE=token" in text
-    assert re.search(r"pip install --no-cache-dir uv==\d+\.\d+\.\d+ ", text), "the same build tomorrow"
 
 
 def test_the_base_images_cuda_is_torchs():
@@ -233,6 +174,25 @@ def test_the_base_images_cuda_is_torchs():
     packages = (CLUSTER / "constraints.txt").read_text()
     [(major, minor)] = re.findall(r"^nvidia-cuda-runtime==(\d+)\.(\d+)\.", packages, re.MULTILINE)
     assert base.endswith(f"-cu{major}{minor}")
+
+
+def test_what_engines_compile_is_kept_on_the_shared_volume_and_none_downloads_kernels(monkeypatch):
+    """By the image, which all manifests use; on Blackwell vLLM's first choice downloads its own (gpu6.md, A6, A7)."""
+    monkeypatch.delenv("KOHAKU_MODEL", raising=False)
+    given = dict(pair.split("=", 1) for step in instructions() if step.startswith("ENV ") for pair in step.split()[1:])
+    assert given["VLLM_CACHE_ROOT"].startswith("/mnt/shared/")
+    assert given["RAY_USAGE_STATS_ENABLED"] == "0"
+    of_cluster, plain = (load_config(name).deployments["qwen"] for name in (str(CLUSTER / "models.yaml"), "vllm"))
+    assert of_cluster.engine_kwargs["attention_config"] == {"backend": "FLASH_ATTN"}
+    assert of_cluster.model_identity == plain.model_identity, "recorded replies keep their keys"
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_vllm_knows_the_attention_that_the_models_file_names(tmp_path):
+    arguments = pytest.importorskip("vllm.engine.arg_utils")
+    given = load_config(str(CLUSTER / "models.yaml")).deployments["qwen"].engine_kwargs
+    assert arguments.AsyncEngineArgs(model=str(tmp_path), **given).attention_config.backend.name == "FLASH_ATTN"
 
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
@@ -272,15 +232,12 @@ def resolved(line: str, tmp_path: Path) -> set[str]:
     return set(re.findall(r"^ \+ ([\w.-]+)", told, re.MULTILINE))
 
 
-def test_every_package_of_the_image_has_hashes_and_the_project_alone_comes_without():
+def test_every_package_of_the_image_has_hashes():
     text = (CLUSTER / "constraints.txt").read_text()
     entries = [entry for entry in re.split(r"\n(?=\S)", text) if not entry.startswith("#")]
     assert len(entries) > 200
     for entry in entries:
         assert re.fullmatch(r"[\w.-]+(\[[\w,-]+\])?==\S+( \\\n    --hash=sha256:[0-9a-f]{64})+\n?", entry), entry
-    locked, project = [step for step in instructions() if "uv pip install" in step]
-    assert "--require-hashes --no-deps -r cluster/constraints.txt" in locked
-    assert project.endswith("--no-deps '.[gpu]'")
 
 
 @pytest.mark.slow
@@ -314,19 +271,10 @@ def test_a_spot_worker_is_drained_with_flags_that_ray_knows(name):
     from ray.scripts.scripts import drain_node
 
     [group] = [group for group in groups_of(name)[1:] if group["groupName"] == "replicas-spot"]
-    spec = group["template"]["spec"]
-    shell, flag, script = containers(group)[0]["lifecycle"]["preStop"]["exec"]["command"]
-    assert (shell, flag) == ("/bin/sh", "-c")
-    first, _, wait = script.partition(";")
-    drain = shlex.split(first)
-    assert drain[:2] == ["ray", "drain-node"]
-    given = drain_node.make_context("drain-node", drain[2:]).params
-    assert given["reason"] == "DRAIN_NODE_REASON_PREEMPTION"
-    # An idle node leaves the cluster at once, and so does its pod: eight GPUs are paid for as long as it stays.
-    [(tries, pause)] = re.findall(r"while \[ \$n -lt (\d+) \] && grep -qsx raylet \S+; do sleep (\d+);", wait)
-    assert int(tries) * int(pause) == given["deadline_remaining_seconds"], "the hook keeps the pod until the deadline"
+    [*_, script] = containers(group)[0]["lifecycle"]["preStop"]["exec"]["command"]
+    given = drain_node.make_context("drain-node", shlex.split(script.partition(";")[0])[2:]).params
+    assert given["deadline_remaining_seconds"] < group["template"]["spec"]["terminationGracePeriodSeconds"] < 120
     assert subprocess.run(["/bin/sh", "-n", "-c", script], check=False).returncode == 0
-    assert given["deadline_remaining_seconds"] < spec["terminationGracePeriodSeconds"] < 120
 
 
 @pytest.fixture
@@ -420,53 +368,16 @@ def test_models_lie_where_pods_without_the_hub_look_for_them(monkeypatch):
     for item in (claim, download):
         kubernetes_validate.validate(item, "1.30", strict=True)
     name, spec = claim["metadata"]["name"], download["spec"]["template"]["spec"]
-    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     used = [group["template"]["spec"]["volumes"] for file in KUBERAY for group in groups_of(file)]
     claims = {
         volume["persistentVolumeClaim"]["claimName"] for volumes in [*used, spec["volumes"]] for volume in volumes
     }
     assert claims == {name}
     [container] = spec["containers"]
-    program, verb, *models = container["command"]
-    assert (program, verb) == ("hf", "download")
+    program, _, *models = container["command"]
     assert shutil.which(program, path=str(Path(sys.executable).parent))
     served = load_config(str(CLUSTER / "models.yaml")).deployments.values()
     assert models == [item.model for item in served if item.kind == "vllm"]
-    assert {item["name"]: item["value"] for item in container["env"]} == {"HF_HUB_OFFLINE": "0"}
-    [set_here] = [line for line in instructions() if line.startswith("ENV ")]
-    image = dict(item.split("=") for item in set_here.split()[1:])
-    assert image["HF_HUB_OFFLINE"] == "1"
-    assert image["HF_HOME"].startswith(container["volumeMounts"][0]["mountPath"] + "/")
-
-
-def test_nodes_on_aws_have_an_image_a_driver_and_the_shared_files():
-    cluster = read("autoscaler.yaml")
-    for item in cluster["available_node_types"].values():
-        config = item["node_config"]
-        assert config["ImageId"].startswith("ami-"), "Ray's own default has a driver of 2023"
-        assert config["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] >= 100, "the container image alone takes 30 GB"
-        assert config["IamInstanceProfile"]["Name"], "to pull the image"
-    registry, _, image = cluster["docker"]["image"].partition("/")
-    assert re.fullmatch(r"kohaku-ray:\d+\.\d+\.\d+", image)
-    commands = cluster["initialization_commands"]
-    assert any(command.startswith("aws ecr") and command.endswith(registry) for command in commands)
-    [mount] = [command for command in commands if "mount -t nfs4" in command]
-    shared = mount.split()[-1]
-    assert f"-v {shared}:{shared}" in cluster["docker"]["run_options"]
-    assert load_config(str(CLUSTER / "job.yaml")).shared == shared
-
-
-def test_one_line_says_which_pythons_the_project_runs_on():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    script = runpy.run_path(str(ROOT / "scripts/make_environment.py"))
-    (least, newest), (below, beyond) = script["LEAST"], script["BELOW"]
-    assert project["requires-python"] == f">={least}.{newest},<{below}.{beyond}"
-    minors = [int(text.rsplit(".", 1)[1]) for text in project["classifiers"] if re.search(r"Python :: 3\.\d+$", text)]
-    assert minors == list(range(newest, beyond)) == [int(version.split(".")[1]) for version in PYTHONS]
-    assert f"Python {least}.{newest} to {below}.{beyond - 1}" in (ROOT / "README.md").read_text()
-    for target in ("setup", "bench-gpu"):
-        steps = made_by(target)
-        assert steps.index("scripts/make_environment.py") < steps.index("pip install"), "before anything is installed"
 
 
 @pytest.mark.slow
@@ -476,7 +387,6 @@ def test_setup_gets_a_python_by_uv_where_the_one_here_is_none_of_them(tmp_path):
         "import runpy, sys; sys.version_info = (3, 9, 2); "
         "runpy.run_path('scripts/make_environment.py', run_name='__main__')"
     )
-    folders = [str(Path(sys.executable).parent), *os.environ["PATH"].split(os.pathsep)]
     command = [sys.executable, "-c", program, str(tmp_path / "venv")]
 
     def make(path: list[str], **more: str):
@@ -486,15 +396,13 @@ def test_setup_gets_a_python_by_uv_where_the_one_here_is_none_of_them(tmp_path):
     nowhere = make([str(tmp_path), "/usr/bin"], PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_RETRIES="0")
     assert nowhere.returncode == 1
     assert "Python 3.9 is here" in nowhere.stderr
-    assert "kohaku_ray runs on 3.11 to 3.14; install one of these" in nowhere.stderr
-    done = make(folders)
+    done = make([str(Path(sys.executable).parent), *os.environ["PATH"].split(os.pathsep)])
     if "error sending request" in done.stderr:
         pytest.skip("no package index can be reached")
     assert done.returncode == 0, done.stderr
     python = tmp_path / "venv/bin/python"
     shown = subprocess.run([python, "-c", "import sys; print(sys.version_info[:2])"], capture_output=True, text=True)
     assert shown.stdout.strip() in [f"({version.replace('.', ', ')})" for version in PYTHONS]
-    assert python.with_name("uv").exists()
 
 
 def packages_of(extra: str) -> set[str]:
@@ -511,18 +419,16 @@ def packages_of(extra: str) -> set[str]:
 def test_an_extra_brings_one_faiss_at_most_and_the_base_none():
     """With one in the base, pip 26.3 and uv install two for `gpu`, whatever its marker (findings/gpu5.md, G10)."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    both = {"faiss-cpu", "faiss-gpu"}
     assert not [item for item in project["dependencies"] if item.startswith("faiss")]
-    found = {name: sorted(both & packages_of(name)) for name in project["optional-dependencies"]}
-    wanted = {"cpu": ["faiss-cpu"], "vllm-cpu": ["faiss-cpu"], "dev": ["faiss-cpu"], "gpu": ["faiss-gpu"]}
-    assert found == {name: wanted.get(name, []) for name in found}
+    for extra in project["optional-dependencies"]:
+        assert len({"faiss-cpu", "faiss-gpu"} & packages_of(extra)) <= 1, extra
 
 
 LOWEST = """
 import importlib, pkgutil, sys
 import kohaku_ray
-# Two modules run on packages of other extras: vLLM, docling-core.
-others = "kohaku_ray.engine.serving.vllm_replica", "kohaku_ray.documents.data.docling"
+# One module runs on a package of another extra: vLLM.
+others = ("kohaku_ray.engine.serving.vllm_replica",)
 for module in pkgutil.walk_packages(kohaku_ray.__path__, "kohaku_ray."):
     if module.name not in ("kohaku_ray.__main__", *others):
         importlib.import_module(module.name)
@@ -572,7 +478,7 @@ def test_the_least_versions_that_the_project_asks_for_are_enough(tmp_path):
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([python, "-c", LOWEST], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.stdout.endswith("imported\n"), done.stderr[-2000:]
-    tests = ["tests/index/test_gguf.py", "tests/index/test_vectors.py", "tests/test_storage.py"]
+    tests = ["tests/models/test_local.py", "tests/index/test_vectors.py", "tests/test_storage.py"]
     command = [python, "-m", "pytest", *tests, "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]

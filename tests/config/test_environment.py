@@ -12,8 +12,9 @@ from kit.rows import check_rows
 
 from kohaku_ray.config import as_yaml, build_config, load_config
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.run.record.directory import RunDirectory
+from kohaku_ray.runs.facts import run_record
 from kohaku_ray.settings import resolve_paths
+from kohaku_ray.store.directory import RunDirectory
 from kohaku_ray.sweep.load import load_sweep
 
 SECRET = "tok'\"\\é-hunter2"
@@ -78,7 +79,7 @@ def test_a_run_directory_holds_the_reference(tmp_path, monkeypatch):
     config = build_config({**deployment(extra_body={"key": "${SECRET}"}), "run": f"{tmp_path}/run"}, "here")
     directory = RunDirectory(config.run)
     directory.check_writable()
-    directory.begin(resolve_paths(config))
+    directory.begin(run_record(resolve_paths(config)))
     assert not leaks("".join(file.read_text() for file in Path(config.run).iterdir()))
     assert load_config(f"{config.run}/config.yaml").deployments["api"].extra_body == {"key": SECRET}
     monkeypatch.delenv("SECRET")

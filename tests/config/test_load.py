@@ -7,7 +7,8 @@ from typing import get_args
 import pytest
 from kit.rows import check_rows
 
-from kohaku_ray.config import Config, keys_of, load_config
+from kohaku_ray.config import Config, keys_of, load, load_config
+from kohaku_ray.config.load import parse_file
 from kohaku_ray.config.paths import preset_names
 from kohaku_ray.ensemble.settings import VoteRule
 from kohaku_ray.errors import ConfigError
@@ -38,10 +39,11 @@ def test_presets_hold_the_papers_numbers():
     assert numbers(paper) == ((4, 16, 32, "combined", "minmax", 0.5, "node", 0), ("context_first", 0, 1))
     assert numbers(local) == ((3, 8, 10, "combined", "max", 0.4, "node", 0), ("question_first", 3, 5))
     # A.2: 4 × 16 = 64 raw matches; a retry widens top_k alone.
-    assert paper.settings.n_searched * paper.settings.top_k == 64
+    assert paper.settings.queries * paper.settings.top_k == 64
     assert not paper.settings.widen_final
     assert (paper.settings.section_tokens, paper.settings.max_context_tokens) == (None, None)
-    assert [config.settings.replan for config in (paper, local, ours)] == [False] * 3
+    assert [config.settings.replan for config in (paper, local, ours)] == [False, True, False]
+    assert [config.settings.spare_query for config in (paper, local, ours)] == [False, False, True]
     assert local.settings.retrieval_threshold == 0.25
     [(name, backend)] = local.used_deployments.items()
     assert (name, backend.kind, backend.max_ongoing) == ("local", "transformers", 5)
@@ -54,6 +56,18 @@ def test_override_beats_file_beats_base(tmp_path):
     assert (config.settings.top_k, config.settings.top_k_final, config.seed) == (7, 9, 3)
     assert config.settings.normalise == "minmax"
     assert config.index.encoder.dim == 64
+
+
+def test_a_base_that_many_files_name_is_read_once(tmp_path, monkeypatch):
+    """attack6.md, B14: of twenty files each names the next twice, and one names a preset 3,000 times."""
+    reads = []
+    monkeypatch.setattr(load, "parse_file", lambda *of: reads.append(of[0]) or parse_file(*of))
+    for n in range(20):
+        base = f"[f{n + 1}.yaml, f{n + 1}.yaml]" if n < 19 else "[" + ", ".join(["demo"] * 3000) + "]"
+        (tmp_path / f"f{n}.yaml").write_text(f"base: {base}\nseed: {n}\nkohaku: {{top_k: {n + 1}}}\n")
+    config = load_config(str(tmp_path / "f0.yaml"), ["kohaku.top_k_final=3"])
+    assert (config.seed, config.settings.top_k, config.settings.top_k_final) == (0, 1, 3)
+    assert len(reads) == len(set(reads)) < 30
 
 
 @check_rows(

@@ -6,15 +6,18 @@ import pytest
 import yaml
 from kit.rows import check_rows
 
+from kohaku_ray.checks.deployments import check_vision
+from kohaku_ray.checks.validate import validate
+from kohaku_ray.collection.indexes import preferred_note
 from kohaku_ray.config import as_yaml, build_config, load_config
 from kohaku_ray.config.paths import preset_names
+from kohaku_ray.config.roles import models_of
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.models.calls import chat_request
 from kohaku_ray.models.prompts import Prompt
-from kohaku_ray.run.checks.deployments import check_vision
-from kohaku_ray.run.checks.validate import validate
-from kohaku_ray.run.collection.indexes import preferred_note
-from kohaku_ray.run.models import chat_request, models_of
-from kohaku_ray.run.record.directory import baseline_note, facts_of
+from kohaku_ray.models.target import Target
+from kohaku_ray.runs.facts import facts_of
+from kohaku_ray.store.directory import baseline_note
 
 CAPTIONERS = ("models/openrouter_qwen_vl", "models/vllm_qwen3_vl")
 MODELS = [name for name in preset_names() if name.startswith("models/") and name not in CAPTIONERS]
@@ -57,6 +60,24 @@ def test_a_model_preset_serves_every_role_of_every_system(preset, system):
         assert deployment.window_tokens is None or deployment.window_tokens >= 8000 + longest
 
 
+@check_rows(
+    ("preset", "settings"),
+    [
+        ("recall", (16, 3, "node", "none", None)),
+        ("balanced", (16, 3, "node", "frequency", 20)),
+        ("precision", (8, 3, "node", "combined", 10)),
+        ("fast", (5, 1, "none", "none", None)),
+    ],
+)
+def test_presets_are_the_published_recommendations(preset, settings):
+    """KohakuRAG's docs/dedup_rerank.md, "Recommended Configurations"; prompt and retries stay this package's."""
+    given, ours = load_config(preset).settings, load_config().settings
+    assert (given.top_k, given.queries, given.dedup, given.rerank, given.top_k_final) == settings
+    assert (given.max_context_tokens, given.section_tokens, given.bm25_top_k) == (None, None, 0)
+    unchanged = ("prompt_order", "max_retries", "widen_final")
+    assert [getattr(given, key) for key in unchanged] == [getattr(ours, key) for key in unchanged]
+
+
 @pytest.mark.parametrize("preset", CAPTIONERS)
 def test_a_preset_for_captions_describes_images_beside_whichever_model_answers(preset, monkeypatch):
     monkeypatch.delenv("KOHAKU_CAPTION_MODEL", raising=False)
@@ -81,9 +102,9 @@ def test_the_figures_of_the_sample_say_which_model_they_need():
 
 def test_reasoning_has_room_beside_the_answer_and_none_in_the_context():
     config = load_config(["demo", "models/vllm_gpt_oss_20b", "models/vllm_qwen3"])
-    plain = models_of(config, {"qwen": "app"}, 0)["answer"]
+    plain = models_of(config, {"qwen": Target("app")}, 0)["answer"]
     config = load_config(["demo", "models/vllm_gpt_oss_20b"])
-    model = models_of(config, {"gpt_oss": "app"}, 0)["answer"]
+    model = models_of(config, {"gpt_oss": Target("app")}, 0)["answer"]
     prompt = Prompt(system="s", user="u", variables={})
     assert (plain.max_tokens, plain.window_tokens) == (1024, 16384)
     assert (model.max_tokens, model.window_tokens) == (1024, 32768 - 4096)
@@ -165,7 +186,8 @@ def test_local_hf_is_its_document(hub):
     assert preferred_note(config) == ""
     assert (config.ensemble.members, config.ensemble.scope) == (5, "question")
     assert (config.settings.max_context_tokens, config.settings.top_k, config.settings.top_k_final) == (None, 8, 10)
-    assert (config.settings.max_retries, config.settings.widen_final) == (3, False)
+    retries = (config.settings.max_retries, config.settings.widen_final, config.settings.replan)
+    assert retries == (3, True, True), "both published programs widen both and plan anew (truth6.md, 1.2)"
 
 
 def test_later_bases_win_and_the_file_wins_over_all(tmp_path):

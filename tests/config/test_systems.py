@@ -142,9 +142,3 @@ RANKER = "deployments.ranker={kind: cross_encoder, model: m}"
 )
 def test_a_role_or_a_deployment_that_does_not_fit_is_said(overrides, message):
     assert message in refused(*overrides)
-
-
-def test_a_system_that_shows_all_members_the_same_refuses_to_divide_the_evidence():
-    assert load_config("default", ["ensemble.evidence=split"]).ensemble.shares_context is False
-    with pytest.raises(ConfigError, match=r"ensemble\.evidence is split but system hybrid shows all members the same"):
-        load_config("hybrid", ["ensemble.evidence=split"])

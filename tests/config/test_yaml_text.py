@@ -41,7 +41,7 @@ BOMBS = {
         "index:\n  <<: {path: a}\n  <<: {path: b}\n",
         r"key << is there twice, in lines 2 and 3: write one, <<: \[\*a, \*b\]",
     ),
-    "no YAML": ("a: [\n", r"is not YAML: "),
+    "no YAML": ("a: [\n", r"is not YAML: while parsing a flow node .* in line 2, column 1:"),
     "an unknown tag": ("a: !!python/object:os.system x\n", r"is not YAML: "),
 }
 

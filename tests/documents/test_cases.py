@@ -61,5 +61,5 @@ def test_a_file_is_read_as_its_case_says(form):
 
 def test_a_long_line_of_restructured_text_is_read():
     """docutils refuses lines of more than 10,000 characters where it is not told otherwise."""
-    [paragraph] = parse_file("d/report.rst", b"It is 5 MW. " * 5000).sections[0].paragraphs
-    assert len(paragraph.text) > 50_000
+    paragraphs = parse_file("d/report.rst", b"It is 5 MW. " * 5000).sections[0].paragraphs
+    assert sum(len(paragraph.text) for paragraph in paragraphs) > 50_000

@@ -1,5 +1,6 @@
 import datetime
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -102,8 +103,13 @@ def test_a_directory_that_cannot_be_listed_is_named(tree, monkeypatch):
 
 def test_bytes_are_read_and_a_failure_is_named(tree):
     assert read_bytes(f"{tree}/b.md") == read_bytes(f"file://{tree}/b.md") == b"Some text."
-    with pytest.raises(DataError, match=r"gone\.md cannot be read: No such file or directory"):
-        read_bytes(f"{tree}/gone.md")
+    for name, way_out in {
+        "gone.md": f": correct its name or its directory, {tree}.",
+        "bb.md": " (did you mean b.md?).",
+        "none/b.md": f": there is no directory {tree}/none, correct the path.",
+    }.items():
+        with pytest.raises(DataError, match=re.escape(f"{name} cannot be read: No such file or directory{way_out}")):
+            read_bytes(f"{tree}/{name}")
     with pytest.raises(DataError, match="is a directory and no file: name a file"):
         read_bytes(str(tree))
 
@@ -129,7 +135,9 @@ def test_only_regular_files_are_read_and_the_others_are_named(tree):
     assert read_bytes(f"{tree}/link.md") == b"Some text."
     with pytest.raises(DataError, match=r"circle\.md cannot be read: Too many levels of symbolic links"):
         read_bytes(f"{tree}/circle.md")
-    with pytest.raises(DataError, match=r"dangling\.md cannot be read: No such file"):
+    with pytest.raises(
+        DataError, match=r"dangling\.md cannot be read: No such file .*: it is a link to .*/nothing\.md\."
+    ):
         read_bytes(f"{tree}/dangling.md")
 
 

@@ -11,6 +11,7 @@ import pytest
 from kit.rows import check_rows
 
 from kohaku_ray.cli import main
+from kohaku_ray.collection.sources import questions_of, read_metadata
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.data.rows import suffix_of
 from kohaku_ray.documents.find import find_files
@@ -19,7 +20,6 @@ from kohaku_ray.documents.read import read_bytes, read_hub
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.truth import read_gold
-from kohaku_ray.run.collection.sources import questions_of, read_metadata
 
 ROWS = [{"id": "q1", "question": "How much?", "answer": "5 kWh"}, {"id": "q2", "question": "Who?", "answer": "Ada"}]
 

@@ -199,9 +199,8 @@ def test_images_of_html(tmp_path):
     texts = [paragraph.text for section in document.sections for paragraph in section.paragraphs]
     assert texts == [
         "The plant uses energy.",
-        "Text before",
+        "Text before and after.",
         "",
-        "and after.",
         "- An item",
         "In a list",
         "Figure 2: small",

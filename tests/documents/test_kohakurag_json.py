@@ -136,7 +136,11 @@ def test_half_a_surrogate_pair_is_replaced():
 @check_rows(
     ("root", "message"),
     [
-        ([], " is a list, expected an object with document_id, title and sections."),
+        (
+            [],
+            " is a list, expected an object with document_id, title and sections (rows of texts are read from .jsonl: "
+            "an object per line).",
+        ),
         (None, " is null, expected an object with document_id, title and sections."),
         ({"document_id": 17}, ": document_id is 17, expected a string."),
         ({"metadata": []}, ": metadata is a list, expected an object."),

@@ -43,8 +43,21 @@ def test_merges_that_double_a_mapping_are_refused():
 
 
 @pytest.mark.parametrize("mark", ["- ", "> "])
-def test_text_below_the_deepest_nesting_is_kept(mark):
-    """The library drops it: of 120 items 49 were read, of 160 quotes 99."""
-    nested = "\n".join(f"{(mark if mark == '> ' else '  ') * i}{mark}It is {i}." for i in range(160))
-    text = " ".join(texts(parse(nested)))
-    assert all(f"It is {i}." in text for i in range(160))
+def test_a_file_nested_deeper_than_the_library_reads_is_refused(mark):
+    """The library drops what is below: of 120 items 49 were read, of 160 quotes 99."""
+
+    def nested(n):
+        return "\n".join(f"{(mark if mark == '> ' else '  ') * i}{mark}It is {i}." for i in range(n))
+
+    text = " ".join(texts(parse(nested(40))))
+    assert all(f"It is {i}." in text for i in range(40))
+    with pytest.raises(DataError, match=r"docs/notes\.md has more than 100 blocks within each other: flatten it"):
+        parse(nested(160))
+
+
+@pytest.mark.parametrize("tag", ["<object>", "<title>", "<T>", "<Install path>"])
+def test_a_tag_that_is_no_texts_is_text(tag):
+    """As HTML it would hide what follows: ``List<object>``; libdecaf's README says ``<Install path>``."""
+    assert texts(parse(f"Returns List{tag} of 5 MW.\n\n- Next item\n\nLast *one*.")) == [
+        f"Returns List{tag} of 5 MW.", "- Next item", "Last one."
+    ]  # fmt: skip

@@ -130,10 +130,10 @@ def test_a_page_of_a_drawing_with_thousands_of_strokes():
     def read(data: bytes) -> None:
         assert texts(parse_file("x.pdf", data)) == ["A map with its legend."]
 
-    check_linear(drawing, read, n=1500)
+    check_linear(drawing, read, n=10_000)
 
 
-def test_the_garbage_collector_is_on_again_and_has_nothing_to_do():
+def test_the_garbage_collector_is_on_again_and_pages_leave_it_nothing_to_do():
     whole = pdf("The first page.", "The second page.")
     parse_file("x.pdf", whole)
     gc.collect()
@@ -142,9 +142,12 @@ def test_the_garbage_collector_is_on_again_and_has_nothing_to_do():
     assert gc.isenabled()
     gc.disable()
     try:
-        parse_file("x.pdf", whole)
-        assert not gc.isenabled()
-        assert gc.collect() == 0
+        n_left = []
+        for data in (whole, pdf(*["A page."] * 20)):
+            parse_file("x.pdf", data)
+            assert not gc.isenabled()
+            n_left.append(gc.collect())  # PyMuPDF's get_toc leaves a few objects
+        assert n_left[0] == n_left[1] < 20
     finally:
         gc.enable()
 

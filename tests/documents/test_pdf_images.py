@@ -3,7 +3,7 @@ import zlib
 
 import pymupdf
 import pytest
-from figure_pdfs import as_bytes, chart, inline_image, one_page, paper, picture, raw_image, write
+from figure_pdfs import as_bytes, inline_image, one_page, paper, picture, raw_image, write
 from PIL import Image
 
 from kohaku_ray.documents.figures import ImageSource, images_of
@@ -223,31 +223,6 @@ def test_small_images_are_left_out_and_counted():
     pdf = document(one_page(draw))
     assert not images_of(pdf)
     assert pdf.images_left_out == {"small": 2}
-
-
-def test_a_vector_chart_is_drawn_with_its_labels():
-    def draw(file, page):
-        chart(page, (150, 200, 400, 350), seed=4)
-        write(page, (150, 375, 400, 400), "Figure 1: Power by quarter, in MW.")
-
-    data = one_page(draw)
-    paragraph, image, pixels = only(data)
-    assert paragraph.text == "Figure 1: Power by quarter, in MW."
-    x0, y0, x1, y1 = paragraph.bbox
-    assert x0 <= 150 < 400 <= x1
-    assert y0 <= 200
-    assert 361 <= y1 <= 376  # the labels below the axis are in it, the caption is not
-    assert image.width == pytest.approx((x1 - x0) * 150 / 72, abs=2)
-    assert image.height == pytest.approx((y1 - y0) * 150 / 72, abs=2)
-    assert len(pixels.getcolors(1 << 20)) > 6
-
-
-def test_strokes_without_a_figures_caption_are_no_figure():
-    def draw(file, page):
-        chart(page, (150, 200, 400, 350))
-        write(page, (150, 375, 400, 400), "Power by quarter, in MW.")
-
-    assert not images_of(document(one_page(draw)))
 
 
 def test_an_embedded_image_in_a_frame_stays_as_it_is():

@@ -1,8 +1,8 @@
-"""Seven layouts, each with the tree that a reader would make of it, written by hand."""
+"""Layouts, each with the tree that a reader would make of it, written by hand: columns, headings, running heads."""
 
 import pymupdf
 import pytest
-from documents.sheets import BOLD, SERIF, SERIF_BOLD, Sheet
+from documents.sheets import BOLD, SERIF, SERIF_BOLD, Sheet, width_of
 from kit.rows import check_rows
 from kit.trees import outline, sentences
 
@@ -24,7 +24,9 @@ def test_one_column_with_numbered_headings():
     y = sheet.put(72, y + 10, LOREM[2])
     y = sheet.put(72, y + 14, "2 Methods", size=14, font=SERIF_BOLD)
     y = sheet.put(72, y + 10, "2.1 Meters", font=SERIF_BOLD)
-    y = sheet.put(72, y + 6, "Meters were read by hand.", "1. This is one of two steps.", "2. This is the other.")
+    y = sheet.put(
+        72, y + 6, "Meters were read by hand.", "\u00b7 This is one of two steps.", "\u00b7 This is the other."
+    )
     y = sheet.put(72, y + 14, "2.2 Units", font=SERIF_BOLD)
     y = sheet.put(72, y + 6, "All figures are in kWh.")
     y = sheet.put(72, y + 14, "A.3 Spare Parts")
@@ -36,7 +38,7 @@ def test_one_column_with_numbered_headings():
         ("1 Introduction", [f"{LOREM[0]} {LOREM[1]}", LOREM[2]]),
         (
             "2 Methods › 2.1 Meters",
-            ["Meters were read by hand.\n1. This is one of two steps.\n2. This is the other."],
+            ["Meters were read by hand.\n· This is one of two steps.\n· This is the other."],
         ),
         ("2 Methods › 2.2 Units", ["All figures are in kWh."]),
         ("2 Methods › A.3 Spare Parts", ["None were used."]),
@@ -134,89 +136,6 @@ def test_a_slide_is_a_section():
     assert [section.page for section in document.sections] == [1, 2, 3, 4]
 
 
-ROWS = [("System", "Power (W)", "Energy (MWh)"), ("Alpha", "480", "1,220"), ("Beta", "600", "310"), ("Gamma", "", "95")]
-WRITTEN = [
-    "System: Alpha; Power (W): 480; Energy (MWh): 1,220",
-    "System: Beta; Power (W): 600; Energy (MWh): 310",
-    "System: Gamma; Energy (MWh): 95",
-]
-
-
-def grid(sheet, top):
-    sheet.level(*range(top, top + 20 * len(ROWS) + 1, 20), right=372)
-    sheet.upright(72, 172, 272, 372, top=top, bottom=top + 20 * len(ROWS))
-
-
-def booktabs(sheet, top):
-    sheet.level(top, top + 20, top + 20 * len(ROWS), right=372)
-
-
-@pytest.mark.parametrize("draw", [grid, booktabs], ids=["grid", "three rules"])
-def test_a_page_with_a_table(draw):
-    sheet = Sheet(font=SERIF)
-    sheet.put(72, 80, "Before the table stands a paragraph of prose.", "It has two lines.")
-    sheet.put(72, 130, "Table 1: Power and energy of three systems.", size=9)
-    for i, row in enumerate(ROWS):
-        sheet.row(154 + 20 * i, *row, xs=(76, 176, 276))
-    draw(sheet, 140)
-    sheet.put(72, 260, "After the table the prose goes on.")
-    document = sheet.parse()
-    assert outline(document) == [
-        (
-            "made",
-            [
-                "Before the table stands a paragraph of prose. It has two lines.",
-                "\n".join(["Table 1: Power and energy of three systems.", *WRITTEN]),
-                "After the table the prose goes on.",
-            ],
-        )
-    ]
-    table = document.sections[0].paragraphs[1]
-    assert sentences(table) == ["Table 1: Power and energy of three systems.", *WRITTEN]
-    assert table.attachment == Attachment("table", "p1-table1", "Table 1: Power and energy of three systems.")
-
-
-def test_cells_that_line_up_are_a_table_without_rules():
-    sheet = Sheet(font=SERIF)
-    sheet.put(72, 80, "Three grids gave us their intensities for the whole of the year of the study.")
-    for i, row in enumerate([("Grid", "Mean", "Highest"), ("Norrland", "28", "41"), ("Mesa", "310", "540")]):
-        sheet.row(110 + 14 * i, *row, xs=(90, 200, 300))
-    sheet.put(72, 170, "The first of them is clean but flat, so that there is little to gain by waiting.")
-    (section,) = sheet.parse().sections
-    table = section.paragraphs[1]
-    assert sentences(table) == ["Grid: Norrland; Mean: 28; Highest: 41", "Grid: Mesa; Mean: 310; Highest: 540"]
-    assert table.attachment.kind == "table"
-    assert len(section.paragraphs) == 3
-
-
-def test_hyphens_and_ligatures():
-    sheet = Sheet(font=SERIF)
-    sheet.put(
-        72,
-        80,
-        "An energy-efficient server needs less cooling and so a smaller mea-",
-        "surement hall. The energy-",
-        "efficient one of 2024 is a GPT-",
-        "4 server; its long-",
-        "lasting fans turn slowly, at 20-",
-        "25 turns a second.",
-    )
-    sheet.page.insert_htmlbox(
-        pymupdf.Rect(72, 200, 520, 300),
-        "<p style='font-size:10px'>The ﬁrst eﬀect of oﬃce ﬂoors: 10<sup>6</sup> baﬄes, a soft&shy;ware.</p>",
-    )
-    assert outline(sheet.parse()) == [
-        (
-            "made",
-            [
-                "An energy-efficient server needs less cooling and so a smaller measurement hall. The energy-efficient "
-                "one of 2024 is a GPT-4 server; its long-lasting fans turn slowly, at 20-25 turns a second.",
-                "The first effect of office floors: 10^6 baffles, a software.",
-            ],
-        )
-    ]
-
-
 def test_running_heads_and_page_numbers_are_dropped():
     sheet = Sheet(font=SERIF)
     for number in range(1, 5):
@@ -233,28 +152,6 @@ def test_running_heads_and_page_numbers_are_dropped():
         expected.append(f"Page {number} begins with this sentence. It goes on with another one.")
         expected.append(f"The last line of page {number} is text.")
     assert outline(document) == [("made", expected)]
-
-
-@pytest.mark.parametrize(
-    ("heads", "has_numbers", "kept"),
-    [
-        ([f"Chapter {word}" for word in ("Power", "Power", "Water", "Water", "Land", "Land")], True, []),
-        (["Results", "Results", *(letter * 9 for letter in "cdef")], False, ["Results", "Results"]),
-    ],
-    ids=["beside page numbers", "alone on two pages of six"],
-)
-def test_two_pages_make_a_head_only_beside_page_numbers(heads, has_numbers, kept):
-    sheet = Sheet(font=SERIF)
-    for number, head in enumerate(heads):
-        if number:
-            sheet.add_page()
-        sheet.put(72, 40, head, size=9)
-        if has_numbers:
-            sheet.put(500, 40, str(number + 1), size=9)
-        sheet.put(72, 300, f"Text of page {number}.")
-    texts = [text for _, paragraphs in outline(sheet.parse()) for text in paragraphs]
-    assert [text for text in texts if text in heads[:2]] == kept
-    assert [text for text in texts if text.startswith("Text")] == [f"Text of page {number}." for number in range(6)]
 
 
 def grey():
@@ -303,12 +200,6 @@ def test_author_and_date_come_from_the_file_and_the_title_where_page_1_shows_it(
     assert document.metadata == {"author": "A. Author", "date": "2024-03-17"}
 
 
-def test_the_metadatas_title_is_taken_where_the_page_shows_none():
-    sheet = Sheet(font=SERIF)
-    sheet.put(72, 140, *LOREM)
-    assert sheet.parse(title="A Proper Title").title == "A Proper Title"
-
-
 def test_many_pages_in_one_section_are_odd():
     sheet = Sheet(font=SERIF)
     for _ in range(8):
@@ -349,3 +240,80 @@ def test_a_page_printed_sideways_is_read_along_its_lines():
     left, top, right, bottom = paragraph.bbox
     assert 85 < left < right < 135
     assert 300 < top < bottom <= 700
+
+
+def test_the_files_own_contents_list_tells_the_headings():
+    """Its levels count, not sizes; a large line that it does not name is text."""
+    sheet = Sheet(font=SERIF)
+    y = sheet.put(72, 60, "A Year of Meters", size=24) + 20
+    for title in ("Where we measured", "The meters", "What we found"):
+        y = sheet.put(72, y, title, font=SERIF_BOLD)
+        y = sheet.put(72, y + 10, *LOREM) + 20
+    sheet.put(72, y, "Call us today", size=16)
+    sheet.file.set_toc([[1, "1 Where we measured", 1], [2, "1.1 The meters", 1], [1, "2 What we found", 1]])
+    prose = " ".join(LOREM)
+    assert outline(sheet.parse()) == [
+        ("Where we measured", [prose]),
+        ("Where we measured › The meters", [prose]),
+        ("What we found", [prose, "Call us today"]),
+    ]
+
+
+def test_a_contents_list_that_the_pages_do_not_show_tells_nothing():
+    sheet = Sheet(font=SERIF)
+    sheet.put(72, 100, "1 Introduction", size=14, font=SERIF_BOLD)
+    sheet.put(72, 130, *LOREM)
+    sheet.file.set_toc([[1, "Cover", 1], [1, "slide-04.png", 1], [1, "Introduction", 1]])
+    assert [section.title for section in sheet.parse().sections] == ["1 Introduction"]
+
+
+def test_the_numbers_of_an_axis_at_the_foot_of_a_page_are_no_page_numbers():
+    sheet = Sheet()
+    sheet.put(72, 120, *LOREM)
+    numbers = [str(32 * i) for i in range(8)]
+    sheet.row(780, *numbers, xs=range(100, 500, 50))
+    sheet.put(290, 830, "17")
+    assert " ".join(text for _, texts in outline(sheet.parse()) for text in texts).split()[-8:] == numbers
+
+
+def test_upright_labels_of_a_plot_are_named_as_dropped():
+    sheet = Sheet()
+    sheet.put(72, 120, *LOREM)
+    for i in range(4):
+        sheet.put(100, 500 + 40 * i, f"0.{i}", size=8, rotate=90)
+    document = sheet.parse()
+    assert document.dropped == ("4 upright texts: '0.0', '0.1', '0.2' and 1 more",)
+    assert outline(document) == [("made", [" ".join(LOREM)])]
+
+
+@check_rows(
+    ("lines", "written"),
+    [
+        (("The server needs less measure-", "ment than before."), "The server needs less measurement than before."),
+        (("It is state-", "of-the-art."), "It is state-of-the-art."),
+        (("It used 345 MWh in 2019-", "2021."), "It used 345 MWh in 2019-2021."),
+        (("See the works [60,", "158] of others."), "See the works [60, 158] of others."),  # 12,⏎345 was one number
+        (("1 Chapter . . . . . . . . 10", "2 Chapter . . . . . . . . 11"), "1 Chapter … 10\n2 Chapter … 11"),
+    ],
+)
+def test_words_and_numbers_that_a_lines_end_divides_are_one(lines, written):
+    sheet = Sheet()
+    sheet.put(72, 100, *lines)
+    assert sheet.texts() == [written]
+
+
+@check_rows(
+    ("text", "script", "size", "rise", "written"),
+    [
+        ("It has 1.3 x 10", "9", 7, 4, "It has 1.3 x 10^9"),
+        ("The mean was 1.58", "2", 7, 4, "The mean was 1.58 [2]"),
+        ("It emits CO", "2", 7, -2, "It emits CO2"),
+        ("It has 1.3 x 10", "9", 9.7, 5, "It has 1.3 x 10^9"),  # WeasyPrint's size of a raised digit
+        ("On the 21", "st", 7, 4, "On the 21st"),
+    ],
+)
+def test_raised_and_lowered_characters(text, script, size, rise, written):
+    sheet = Sheet()
+    sheet.put(72, 100, text)
+    sheet.put(72 + width_of(text), 100 - rise, script, size=size)
+    assert sheet.texts() == [written]

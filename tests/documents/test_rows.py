@@ -128,16 +128,16 @@ def test_a_text_column_is_enough():
     [
         (
             'text,page\n"a\nb",1\nc\n',
-            "docs/rows.csv: line 4 has 1 cell, the header has 2: put texts with commas or line breaks in",
+            "docs/rows.csv: line 4 has 1 cell, the header has 2: put texts with separators or line breaks in",
         ),
-        ("text,page\na,b,1\n", "docs/rows.csv: line 2 has 3 cells, the header has 2: put texts with commas"),
+        ("text,page\na,b,1\n", "docs/rows.csv: line 2 has 3 cells, the header has 2: put texts with separators"),
         ("text,text\na,b\n", "docs/rows.csv has two columns called 'text': rename or remove one."),
         (
             "doc_id,text\na,x\nb,y\n",
             "docs/rows.csv holds several documents: doc_id is 'a', then 'b' at line 3: write one file per document.",
         ),
         ("text,page\na,iv\n", "docs/rows.csv: line 2: page is 'iv', expected a whole number from 0 to 2147483647."),
-        ('text\n"a\n', "docs/rows.csv: line 2 is not CSV (unexpected end of data at line 2): quote texts"),
+        ('text\n"a\n', "docs/rows.csv: line 2 is not CSV (unexpected end of data at line 2): close its quotes"),
     ],
 )
 def test_what_does_not_fit_is_named_with_its_line(text, message):
@@ -180,12 +180,12 @@ def test_the_separator_is_the_files_own(text):
         (
             "q.csv",
             b"id,question\nq0,a\nq1,a,b,c\n",
-            "q.csv: line 3 has 4 cells, the header has 2: put texts with commas in",
+            "q.csv: line 3 has 4 cells, the header has 2: put texts with separators or line",
         ),
         (
             "q.csv",
             b"sep=;\nid;question\nq1;a;b\n",
-            "q.csv: line 3 has 3 cells, the header has 2: put texts with ';' in",
+            "q.csv: line 3 has 3 cells, the header has 2: put texts with separators or line",
         ),
         ("q.csv", b"id,question\nq2,'single, quoted'\n", "q.csv: line 2 has 3 cells"),
         (

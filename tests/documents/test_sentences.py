@@ -8,7 +8,7 @@ from kit.rows import check_rows
 
 from kohaku_ray.documents.lean_imports import nltk_module
 from kohaku_ray.documents.text import sentences as module
-from kohaku_ray.documents.text.sentences import MAX_CHARS, join_labels, split_lines, split_sentences, whole_text
+from kohaku_ray.documents.text.sentences import MAX_CHARS, split_lines, split_sentences, whole_text
 
 
 def sentences(text):
@@ -20,9 +20,6 @@ def sentences(text):
     [
         "It drew 3.14 kWh in total.",
         "About .5 W is lost.",
-        "It emitted 5 kg. CO2 in each run.",
-        "It emitted 300 g. CO2e in each run.",
-        "It took 5 min. 30 s to run.",
         "It was approx. 5 hrs. per run.",
         "As shown in [12]. and again below.",
         "It was measured.[12]",
@@ -64,7 +61,6 @@ def test_does_not_split(text):
         ("It ran for 3 h.", "GPUs were idle."),
         ("It emits 5 Mt.", "The total rose."),
         ("We show it in [12].", "The rest follows."),
-        ("It was measured.[12]", "The rest follows."),
         ("It is in the U.S.", "The plant is new."),
         ("As found by Smith et al.", "We show more."),
         ("GPUs, TPUs, etc.", "Models vary."),
@@ -89,7 +85,6 @@ def test_splits_at_a_real_end(first, second):
 @check_rows(
     "expected",
     [  # pySBD#132, languagetool#5333, mediacloud/sentence-splitter#1
-        ["Selon l'art. 5 de la loi, « Le réseau a tenu » en 2023.", "Il y a env. 3,5 % de pertes."],
         ["Il entra.", "« Bonjour ! » dit-il.", "« Bonjour », dit-elle."],
         ["Sie näherte sich Louis.", "„Darf ich mitspielen?“, fragte sie schüchtern."],
         ["Si « cf. » désigne l’abréviation de « confer », il convient de l'écrire.", "Puis la suite."],
@@ -176,43 +171,7 @@ def test_a_decimal_with_a_unit_is_never_cut(whole, fraction, unit):
 WORDS = re.findall(r"[^|]+", "the|cat|sat|fig|al|no|Dr|U.S|etc|3|kg|A|J|[12]|2024|.|.|.|,|;|!|?|(see)|The|It|\n|\n\n")
 
 
-@given(
-    st.lists(
-        st.sampled_from(
-            [
-                *[
-                    "the",
-                    "cat",
-                    "sat",
-                    "fig",
-                    "al",
-                    "no",
-                    "Dr",
-                    "U.S",
-                    "etc",
-                    "3",
-                    "kg",
-                    "A",
-                    "J",
-                    "[12]",
-                    "2024",
-                    ".",
-                    ".",
-                    ".",
-                    ",",
-                    ";",
-                    "!",
-                    "?",
-                    "(see)",
-                    "The",
-                    "It",
-                ],
-                "\n",
-                "\n\n",
-            ]
-        )
-    )
-)
+@given(st.lists(st.sampled_from(WORDS)))
 def test_skipping_plain_ends_changes_nothing_of_punkt(words):
     punkt = nltk_module("nltk.tokenize.punkt")
     parameters = punkt.PunktParameters()
@@ -220,40 +179,3 @@ def test_skipping_plain_ends_changes_nothing_of_punkt(words):
     text = " ".join(words).replace(" .", ".").replace(" ;", ";")
     spans = list(punkt.PunktSentenceTokenizer(parameters).span_tokenize(text))
     assert list(module._punkt().span_tokenize(text)) == spans
-    assert spaced(text, module._punkt_starts(text)) == spaced(text, [start for start, _ in spans])
-
-
-@settings(max_examples=scaled(300))
-@given(st.text("aB.?! \n\"')]-”「é1,;"))
-def test_sentences_begin_where_punkt_begins_them(text):
-    spans = module._punkt().span_tokenize(text)
-    assert spaced(text, module._punkt_starts(text)) == spaced(text, [start for start, _ in spans])
-
-
-def spaced(text, starts):
-    """Those behind white space inside the text."""
-    return {start for start in starts if 0 < start < len(text) and text[start - 1].isspace()}
-
-
-@check_rows(
-    "caption",
-    [
-        "Table K.1. Energy of models.",
-        "Table 3. Results.",
-        "Fig. A.2. Power by hour.",
-        "Figure S1. The power.",
-        "Table IV. Costs.",
-    ],
-)
-def test_the_label_of_a_caption_is_no_sentence_of_its_own(caption):
-    text = f"{caption} It was measured in 2021."
-    assert [text[span.start : span.end] for span in join_labels(text, split_sentences(text))] == [
-        caption,
-        "It was measured in 2021.",
-    ]
-
-
-def test_a_label_alone_and_one_that_ends_a_sentence_stay():
-    for text in ("Table 3.", "See Table 3.", "Table 3.\n\nThe text."):
-        first = join_labels(text, split_sentences(text))[0]
-        assert text[first.start : first.end] == text.split("\n")[0]

@@ -1,7 +1,7 @@
 """Blocks that the pages of a site repeat are kept once."""
 
+from kohaku_ray.collection.documents import parse_source
 from kohaku_ray.config import load_config
-from kohaku_ray.run.collection.documents import parse_source
 
 
 def page(number, *more):

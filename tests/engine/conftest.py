@@ -10,7 +10,7 @@ import pytest
 
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.config.deployments import Deployment
-from kohaku_ray.run.record.summary import AnswerSummary
+from kohaku_ray.models.summary import AnswerSummary
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ from ray import serve
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group_table
 
+from kohaku_ray.checks.demand import replicas_demand
 from kohaku_ray.config import load_config
 from kohaku_ray.config.sections import ClusterConfig
 from kohaku_ray.engine import cluster as connecting
@@ -38,7 +39,6 @@ from kohaku_ray.engine.serving import applications, vllm
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.models.vllm import VllmConfig
-from kohaku_ray.run.checks.demand import replicas_demand
 
 STORE = 100 * 2**20
 NODES = {"cpu": {"cpu_node": 1}, "a": {"replica_node": 1}, "b": {"replica_node": 1}}
@@ -155,7 +155,7 @@ class Parts:
         return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
     def gpus(self) -> dict[str, Any]:
-        """An index job whose encoders have GPUs, and runs while GPUs are free and while they are not."""
+        """An index job whose encoders have GPUs, and runs on GPUs that are free, that are not, and on CPUs."""
         documents = self.home / "halls"
         documents.mkdir()
         encoded = self.home / "encoded"
@@ -166,18 +166,18 @@ class Parts:
         own = [f"documents.paths=[{documents}]", "documents.metadata=null", f"index.path={self.home}/gpu"]
         own += ["documents.format=kit.held_text:HELD"]
         own += [f"index.encoder.model={self.given['encoder']}", "index.encoder_gpus=0.5", "index.encoders=2"]
-        own += ["index.parsers=1", "index.factory='IVF4,Flat'", f"ledger.path={self.home}/ledger"]
+        own += ["index.factory='IVF4,Flat'", f"ledger.path={self.home}/ledger"]
         own += ["questions.limit=4", "ensemble.members=2"]
         figures: dict[str, Any] = {}
         with contextlib.ExitStack() as changed:
             # Of the driver alone: actors see the real one.
-            for module in (pool, index_stream):
-                changed.enter_context(replaced(module, without_gpu_support=lambda: ""))
+            changed.enter_context(replaced(index_stream, without_gpu_support=lambda: ""))
             changed.enter_context(replaced(index_stream, WINDOW_TEXTS=64))
-            changed.enter_context(replaced(connecting, FREED_S=1.0))
+            changed.enter_context(replaced(pool, ROOM_S=2.0, SAY_EVERY_S=1.0))
             with contextlib.redirect_stderr(Watched(" texts encoded", encoded)) as said:
                 summary = run_index(load_config("demo", own))
             figures["index"] = said.getvalue().splitlines()
+            own.append("cluster.retriever.gpus=0.5")
             figures |= {"texts_by_encoder": summary.texts_by_encoder, "counts": summary.counts}
             with contextlib.redirect_stderr(io.StringIO()) as said:
                 answered = run_answer(load_config("demo", [*own, f"run={self.home}/free"]))
@@ -185,9 +185,11 @@ class Parts:
             figures["answers"] = [answered.n_answers, answered.n_member_errors]
             others = [ray.remote(num_gpus=4)(Other).remote() for _ in NODES]
             ray.get([other.is_up.remote() for other in others])
-            with contextlib.redirect_stderr(io.StringIO()) as said:
+            try:
                 run_answer(load_config("demo", [*own, f"run={self.home}/taken"]))
-            figures["taken"] = said.getvalue().splitlines()
+            except ConfigError as error:
+                figures["taken"] = str(error)
+            run_answer(load_config("demo", [*own, "cluster.retriever.gpus=0", f"run={self.home}/cpus"]))
             for other in others:
                 ray.kill(other)
         return figures
@@ -245,7 +247,7 @@ class Parts:
         deployment = VllmConfig(model=model, resources=on_replicas, start_timeout_s=120, **settings)
         check_cluster(replicas_demand({name: deployment}), ClusterConfig())
         with applications.serving({name: deployment}, release=False) as running:
-            application = running[name]
+            application = running[name].name
         [group] = [group for group in placement_group_table().values() if group["state"] == "CREATED"]
         figures = {
             "strategy": group["strategy"],

@@ -14,7 +14,7 @@ SLOW = {
 }  # fmt: skip
 """Packages that take more than 30 ms of CPU each, of those that come with this one and that Ray does not import."""
 
-PARSERS = {f"kohaku_ray.documents.{name}" for name in ("markup", "office", "pdf", "data.parser_output", "data.docling")}
+PARSERS = {f"kohaku_ray.documents.{name}" for name in ("markup", "office", "pdf")}
 SETTINGS = {"pydantic", "jinja2", "kohaku_ray.config", "kohaku_ray.settings", "kohaku_ray.systems"}
 
 

@@ -94,27 +94,31 @@ def test_encoders_hold_gpus_and_encode_while_later_files_are_parsed(done):
     # How many depends on which is faster; the first window has 63 texts, for one of its 64 repeats.
     progress = [(int(line.split("/")[0].split()[-1]), int(line.split()[-3])) for line in while_parsing]
     assert any(0 < n_files < N_FILES and n_texts > 0 for n_files, n_texts in progress), progress
-    assert len(figures["texts_by_encoder"]) == 2  # two share one GPU
+    # Two share one GPU; where the second one starts late (a loaded machine), the first has encoded all.
+    assert len(figures["texts_by_encoder"]) in (1, 2)
+    assert sum(figures["texts_by_encoder"]) >= figures["counts"]["n_encoded"]
     assert figures["counts"]["n_documents"] == N_FILES
     assert figures["counts"]["n_encoded"] == 24 * N_FILES + 1, "a text of every file is one"
 
 
-def test_jobs_take_free_gpus_and_say_so_and_go_on_where_faiss_cannot(done, home):
+def test_builders_and_retrievers_ask_for_gpus_and_go_on_where_faiss_cannot_use_them(done, home):
     figures = done["gpus"]
-    index, free, taken = ([line for line in figures[part] if "auto" in line] for part in ("index", "free", "taken"))
     for_cpus = without_gpu_support()
     assert "the one for CPUs" in for_cpus
-    assert index == [
-        f"reduce  index.build_gpus auto: 0 (index.build_gpus is set, but {for_cpus}; or set index.build_gpus to 0)"
+    assert [line for line in figures["index"] if line.startswith("reduce  on CPUs")] == [
+        f"reduce  on CPUs: FAISS trains and fills no lists on a GPU: {for_cpus}"
     ]
-    assert free == [
-        "answer  cluster.retriever.gpus auto: 1 (each of 1 retriever gets a GPU, of unknown size)",
+    assert [line for line in figures["free"] if "auto" in line] == [
         f"answer  index.search_device auto: FAISS searches on the CPU, since {for_cpus}",
     ]
-    [line] = taken
-    assert line.startswith("answer  cluster.retriever.gpus auto: 0 (")
+    assert figures["taken"].startswith(
+        "1 retriever (1 CPU and 0.5 GPUs) got no room on the nodes in 2 s: the cluster has 9 CPUs of which "
+    )
+    assert (
+        "12 GPUs of which 0 free: lower cluster.retriever.replicas, .cpus (0 is possible) or .gpus" in figures["taken"]
+    )
     assert figures["answers"] == [8, 0]
-    first, second = ((home / run / "submission.csv").read_bytes() for run in ("free", "taken"))
+    first, second = ((home / run / "submission.csv").read_bytes() for run in ("free", "cpus"))
     assert first == second
 
 

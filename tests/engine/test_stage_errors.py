@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from ray.data._internal.util import iterate_with_retry
 
-from kohaku_ray.engine.errors import message_of, unwrapped
-from kohaku_ray.errors import ConfigError
+from kohaku_ray.engine.errors import unwrapped
+from kohaku_ray.errors import ConfigError, message_of
 
 TEXT = "no tokenizer (one of:\n(1) this\n(2) that): name a model with one"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from kohaku_ray.checks.demand import answer_demand, check_demand
 from kohaku_ray.config import load_config
 from kohaku_ray.engine import worker_groups
-from kohaku_ray.engine.worker_groups import read_worker_groups
+from kohaku_ray.engine.worker_groups import read_most_resources, read_worker_groups
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.run.checks.demand import answer_demand, check_demand
 
 CLUSTER = Path(__file__).parents[2] / "cluster"
 
@@ -86,10 +86,12 @@ def test_the_groups_of_rays_cluster_launcher_are_those_that_may_have_nodes(tmp_p
     check()
     with pytest.raises(ConfigError, match=r"no worker group .* declares it"):
         check("deployments.qwen.accelerator=L4")
+    types = yaml.safe_load((CLUSTER / "autoscaler.yaml").read_text())["available_node_types"]
+    assert read_most_resources()["cpu_node"] == types["cpu"]["max_workers"]
 
 
 def test_where_nothing_tells_the_groups_nothing_is_refused(tmp_path, monkeypatch):
-    assert read_worker_groups() is None
+    assert read_worker_groups() is read_most_resources() is None
     check("deployments.qwen.accelerator=H100")
     (tmp_path / "ray_bootstrap_config.yaml").write_text("[1]")
     assert read_worker_groups() is None

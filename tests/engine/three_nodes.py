@@ -31,7 +31,7 @@ from ray._private.internal_api import node_stats
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from kohaku_ray.run.segments import SegmentStore
+from kohaku_ray.store.segments import SegmentStore
 
 ANSWER_VICTIMS = ("Member", "LedgerShard", "Retriever", "ServeReplica")
 SWEEP_VICTIMS = ("Retriever", "ServeReplica", "Member", "LedgerShard")

@@ -212,6 +212,36 @@ def test_the_unit_makes_one_answer():
     assert not settled(cast, 5, VoteRule(), "value")
 
 
+def test_a_question_without_a_unit_is_open_while_its_members_may_yet_give_it_another():
+    def settles(*units: str, value: str = "77") -> tuple[bool, bool]:
+        cast = [Ballot(value, ("a",), explanation="why", answer_unit=unit) for unit in units]
+        return settled(cast, 5, VoteRule(), "value"), settled(cast, 5, VoteRule(), "row")
+
+    assert settles("kWh", "kWh", "kWh") == settles("", "", "") == (True, True)
+    assert settles("kWh", "", "kWh") == settles("kWh", "MWh", "kWh") == (False, False)
+    assert settles("kWh", "", "kWh", value="GPT-4") == (True, True)
+
+
+unit_ballots = st.builds(
+    Ballot,
+    answer_value=st.sampled_from(["77", "77000", "0.077", "5", "77 MWh", "GPT"]),
+    ref_ids=st.sampled_from([("a",), ("b",)]),
+    answer_unit=st.sampled_from(["kWh", "MWh", "", "units", "kg"]),
+    explanation=st.just("why"),
+)
+
+
+@settings(max_examples=scaled(400))
+@given(st.lists(unit_ballots, min_size=1, max_size=7), rules, st.sampled_from([None, "kWh"]))
+def test_what_is_settled_with_units_is_what_all_members_decide(cast, rule, unit):
+    cast = [replace(ballot, answer=f"answer {number}") for number, ballot in enumerate(cast)]
+    full = vote(cast, rule, unit)
+    for stop in ("value", "row"):
+        for k in range(len(cast)):
+            if settled(cast[:k], len(cast), rule, stop, unit):
+                assert holds(stop, vote(cast[:k], rule, unit), full), (stop, k)
+
+
 @pytest.mark.parametrize("stop", ["never", "value", "row"])
 @pytest.mark.parametrize("weights", ["uniform", "agreement"])
 def test_without_a_stop_or_with_agreement_only_all_members_settle_it(stop, weights):

@@ -62,6 +62,14 @@ def test_a_vote_gains_what_two_members_that_disagree_by_chance_promise():
     assert forecast(pool_ballots(ballots), is_right, [15], VoteRule())[0] > 0.97
 
 
+def test_a_failed_member_is_no_abstention_in_a_forecast():  # 34.5
+    ballots, is_right = asked(np.random.default_rng(3), 2_000, 2)
+    told = forecast(pool_ballots(ballots), is_right, SIZES, VoteRule(ignore_blank=False))
+    failed = [[*row, None] for row in ballots]
+    seen = np.column_stack([is_right, np.zeros(len(ballots), dtype=bool)])
+    assert forecast(pool_ballots(failed), seen, SIZES, VoteRule(ignore_blank=False)) == pytest.approx(told)
+
+
 def test_members_of_one_kind_are_seldom_said_to_differ_and_others_always():
     rng = np.random.default_rng(0)
     p = rng.random((400, 41, 1))

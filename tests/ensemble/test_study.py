@@ -11,13 +11,13 @@ from kit.plain_vote import plain_vote
 from kit.properties import scaled
 from kit.rows import check_rows
 
+from kohaku_ray.answering.vote_files import run_vote
 from kohaku_ray.ensemble.pool import agreement_weights, pool_ballots
 from kohaku_ray.ensemble.study import Marks, expected_score, subsamples
 from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote_pool
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.submissions import read_submission, write_submission
-from kohaku_ray.run.exchange.vote_files import run_vote
 from kohaku_ray.values.normalise import group_values
 from kohaku_ray.values.read import is_blank
 
@@ -251,3 +251,22 @@ def test_subsamples_follow_the_seed_and_use_all_members_alike():
 def test_bad_input_is_named(call, message):
     with pytest.raises(ConfigError, match=message):
         call()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.strategy}-{rule.ignore_blank}")
+def test_a_member_that_failed_has_no_ballot_and_a_question_of_which_all_failed_counts_0(rule):
+    """issue 34, number 5: 300, 300 and three failures are 300; a study counted a failure as a blank."""
+    answer, blank = Ballot("300", ("a",)), Ballot(is_blank=True)
+    rule = rule.model_copy(update={"blank_quorum": 0.5})
+    pool = pool_ballots([[answer, answer, None, None, None], [None] * 5, [blank, None, answer, blank, blank]])
+    marks = Marks(
+        pool,
+        by_value={"value": lambda index, value: float(value == ("300", "", "")[index])},
+        by_blank={"abstain": lambda index, blank: float(blank == (index > 0))},
+    )
+    outcomes = vote_pool(pool, np.arange(5)[None], [rule])
+    parts = marks.score(outcomes)
+    assert outcomes.is_blank[0, :, 0].tolist() == [False, True, True], "three of four abstain"
+    assert parts["value"][0, :, 0].tolist() == parts["abstain"][0, :, 0].tolist() == [1.0, 0.0, 1.0]
+    assert vote_pool(pool, np.array([[0, 2, 3]]), [rule]).is_blank[0, 0, 0] == False  # noqa: E712 - a numpy value
+    assert expected_score(pool, 1, [rule], marks)["value"][0].tolist() == pytest.approx([2 / 5, 0, 3 / 5])

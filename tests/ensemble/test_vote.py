@@ -69,12 +69,18 @@ def test_a_tie_goes_to_the_earliest_member_or_to_a_blank(strategy):
     assert (verdict.is_blank, verdict.ref_ids, verdict.winner) == (True, (), None)
 
 
+def test_references_in_other_unicode_forms_are_one():
+    cast = [Ballot("5", ("Zu\u0308rnäk",)), Ballot("5", ("b",)), Ballot("5", ("Zürnäk",)), Ballot("5", ("Ｂ", "c"))]
+    assert vote(cast, VoteRule()).ref_ids == ("Zu\u0308rnäk",)
+    assert vote(cast, VoteRule(strategy="union")).ref_ids == ("Zu\u0308rnäk", "b", "c")
+
+
 def test_a_ballots_weight_counts_times_its_members():
-    sure, unsure = Ballot("no", ("a",), weight=0.95), Ballot("yes", ("b",), weight=0.4)
+    sure, unsure = Ballot("b", ("a",), weight=0.95), Ballot("a", ("b",), weight=0.4)
     verdict = vote([unsure, unsure, sure], VoteRule())
-    assert (verdict.answer_value, verdict.winner, verdict.ref_ids) == ("no", 2, ("a",))
+    assert (verdict.answer_value, verdict.winner, verdict.ref_ids) == ("b", 2, ("a",))
     assert [group.weight for group in verdict.groups] == [0.8, 0.95]
-    assert vote([unsure, unsure, sure], VoteRule(), member_weights=[2, 1, 1]).answer_value == "yes"
+    assert vote([unsure, unsure, sure], VoteRule(), member_weights=[2, 1, 1]).answer_value == "a"
 
 
 @pytest.mark.parametrize("weight", [0.0, -0.5, float("nan"), float("inf")])
@@ -84,23 +90,50 @@ def test_a_weight_that_is_none_is_named(weight):
 
 
 @check_rows(
-    ("values", "unit", "written"),
-    [  # issue 55, number 10; predictions q263
-        (["≈4.3", "≈4.3", "4.3"], None, "4.3"),
-        (["US$ 4.6M", "US$ 4.6M", "4600000"], "USD", "4600000"),
-        (["80-90", "80-90", "[80, 90]", "[80,90]", "[80,90]"], "percent", "[80,90]"),
-        (["80-90", "80–90", "80–90"], "percent", "80–90"),
-        (["gpt 4", "GPT-4", "GPT-4"], None, "GPT-4"),
-        (["5.0", "5", "5"], None, "5"),
+    ("values", "unit", "written", "kept"),
+    [  # issue 55, number 10; predictions q263, q296
+        (["≈4.3", "≈4.3", "4.3"], None, "4.3", "≈4.3"),
+        (["US$ 4.6M", "US$ 4.6M", "4600000"], "USD", "4600000", "US$ 4.6M"),
+        (["80-90", "80–90", "80–90"], "percent", "[80,90]", "80–90"),
+        (["300 Watts to 1 Kilowatt"], "W", "[300,1000]", "300 Watts to 1 Kilowatt"),
+        (["TRUE", "True", "True"], None, "1", "True"),
+        (["1.65, 0.5 and 3"], None, "(0.5, 1.65, 3)", "1.65, 0.5 and 3"),
+        (["(29,49)"], "percent", "(29, 49)", "(29,49)"),
+        (["gpt 4", "GPT-4", "GPT-4"], None, "GPT-4", "GPT-4"),
+        (["prefill and decode"], None, "prefill and decode", "prefill and decode"),
+        (["5.0", "5", "5"], None, "5", "5"),
     ],
 )
-def test_the_plainest_spelling_is_written_as_a_member_wrote_it(values, unit, written):
+def test_a_value_is_written_as_metrics_read_it_or_as_members_spell_it(values, unit, written, kept):
+    cast = ballots(*((value, "a") for value in values))
     for rule in (VoteRule(), VoteRule(strategy="ref_priority")):
-        verdict = vote(ballots(*((value, "a") for value in values)), rule, unit)
+        verdict = vote(cast, rule, unit)
         assert outcome(verdict) == (written, "a")
         assert verdict.groups[0].answer_value == written
-        assert values[verdict.winner] == written
-    assert vote(ballots(*((value, "") for value in values)), VoteRule(compat="kohakurag"), unit).answer_value in values
+        verdict = vote(cast, rule, unit, keep_spellings=True)
+        assert (outcome(verdict), values[verdict.winner]) == ((kept, "a"), kept)
+    assert vote(cast, VoteRule(compat="kohakurag"), unit).answer_value in values
+
+
+def measured(*pairs: tuple[str, str]) -> list[Ballot]:
+    return [Ballot(value, ("a",), answer_unit=unit) for value, unit in pairs]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("unit", ["kWh", None])
+def test_a_value_is_a_quantity_in_its_own_unit(unit, keep):  # PortOS#7304
+    cast = measured(("77", "kWh"), ("77", "MWh"), ("77000", "kWh"))
+    verdict = vote(cast, VoteRule(), unit, keep_spellings=keep)
+    assert (verdict.answer_value, verdict.answer_unit, verdict.groups[1].members) == ("77000", "kWh", (1, 2))
+    assert [group.answer_value for group in verdict.groups] == ["77", "77000"]
+    alone = vote(cast[1:2], VoteRule(), unit, keep_spellings=keep)
+    assert (alone.answer_value, alone.answer_unit) == (("77000", "kWh") if unit else ("77", "MWh"))
+
+
+def test_a_value_without_a_known_unit_is_in_the_one_asked_for_and_no_currency_is_converted():
+    cast = measured(("5", "EUR"), ("5", ""), ("5000", "kUnits"), ("5", "USD"))
+    assert [group.members for group in vote(cast, VoteRule(), "USD").groups] == [(0,), (1, 3), (2,)]
+    assert [group.members for group in vote(cast[1:], VoteRule()).groups] == [(0, 2), (1,)]
 
 
 def test_units_make_one_answer():
@@ -161,3 +194,11 @@ def test_a_verdict_is_what_counting_member_by_member_gives(data, rule):
     table = [*data.draw(st.lists(row, min_size=1, max_size=3)), []]
     member = [plain_vote(cast, rule, None, weights[: len(cast)]) for cast in table]
     assert vote_all(table, rule, [None] * len(table), weights) == member
+
+
+def test_none_is_an_answer_where_the_ballot_alone_says_whether_it_abstains():
+    """VLMEvalKit#1559; in files of others it is a writer's null."""
+    said = [Ballot("None", ("a",), only_flagged=True)] * 2
+    verdict = vote([*said, Ballot("4", ("b",)), Ballot("", is_blank=True, only_flagged=True)], VoteRule())
+    assert (verdict.answer_value, verdict.ref_ids, verdict.is_blank) == ("None", ("a",), False)
+    assert vote([Ballot("None", ("a",))] * 2, VoteRule()).is_blank

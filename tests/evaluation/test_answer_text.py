@@ -96,3 +96,7 @@ def test_the_best_form_of_an_answer_counts(truth, cells, exact, f1, recall):
     assert rates.parts == {"exact": exact, "f1": pytest.approx(f1), "recall": pytest.approx(recall)}
     assert rates.total == rates.parts["f1"]
     assert rates.is_right == bool(exact)
+
+
+def test_one_unicode_form_and_one_apostrophe():  # deja-vu#1098
+    assert overlap("Zürnäk’s ﬁeld", "Zu\u0308rna\u0308k's field")[0] == 1.0

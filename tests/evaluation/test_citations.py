@@ -5,7 +5,7 @@ from kit.rows import check_rows
 
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.references import citation_scores, cited_refs, gold_refs
-from kohaku_ray.evaluation.submissions import SubmissionRow, read_submission
+from kohaku_ray.evaluation.submissions import SubmissionRow, mend_refs, read_submission
 
 CITATIONS = find_metric("citations")
 
@@ -29,6 +29,12 @@ def row(ref_ids=(), **columns):
 def test_precision_recall_and_f1(cited, gold, f1, precision, recall):
     scores = citation_scores(frozenset(cited), frozenset(gold))
     assert scores == pytest.approx({"f1": f1, "precision": precision, "recall": recall})
+
+
+def test_ids_are_compared_in_one_unicode_form():
+    gold, given = row(("Zürnäk", "efficient", "H100")), row(("Zu\u0308rnäk", "eﬃcient", "Ｈ１００"))
+    assert CITATIONS.rate(gold, given)["f1"] == 1.0
+    assert mend_refs(["Zu\u0308rnäk"]) == ("Zürnäk",)
 
 
 def test_gold_stands_in_a_column_of_its_own_or_in_ref_id():

@@ -67,8 +67,8 @@ def test_two_files_as_text(files):
     text = render(compare_files(files["truth"], [files["a"], files["b"]]))
     scores, pair, lost, won, other, notes = text.split("\n\n")
     assert scores.splitlines()[0].split() == ["wattbot", "score", "value", "ref", "abstain", "n"]
-    assert scores.splitlines()[2].split() == [files["a"], "0.8500", "0.8000", "1.0000", "1.0000", "5"]
-    assert pair.splitlines()[:2] == [f"A = {files['a']}", f"B = {files['b']}"]
+    assert scores.splitlines()[2].split() == ["a.csv", "0.8500", "0.8000", "1.0000", "1.0000", "5"]
+    assert pair.splitlines()[:2] == ["A = a.csv", "B = b.csv"]
     assert pair.splitlines()[2].startswith("B − A: -0.2150, 95% interval -")
     assert "paired permutation test: p = 0.5000 (exact, scores of 4 questions differ); effect size d_z = -" in pair
     assert "values: 2 right to wrong, 1 wrong to right; McNemar exact p = 1.0000" in pair
@@ -101,13 +101,20 @@ def test_other_question_sets_are_compared_on_the_intersection_and_it_is_said(fil
         f"{c}: 1 row without an id, left out",
         "the comparison has only 3 questions: with fewer than 20, a difference may be chance",
     )
-    assert render(comparison).endswith("\n".join(comparison.notes))
+    assert render(comparison).endswith("\n".join(comparison.notes).replace(c, "c.csv"))
 
 
 def test_what_is_odd_in_many_files_is_said_once(files):
     notes = compare_files(files["truth"], [files["c"]] * 3).notes
     assert "all 3 files: 2 missing, scored 0 and not compared: q3, q5" in notes
     assert len(notes) == 6
+
+
+def test_what_is_odd_about_the_truth_is_said(files):
+    truth = files["truth"]
+    with open(truth, "a") as file:
+        file.write(TRUTH.splitlines()[1] + "\n")
+    assert f"{truth}: 1 doubled, the first row counts: q1" in compare_files(truth, [files["a"], files["b"]]).notes
 
 
 def test_public_comes_before_private_wherever_it_stands_in_the_file(files, tmp_path):
@@ -139,7 +146,9 @@ def test_parts_of_the_truth(files):
     assert (correlation.pearson, correlation.spearman, correlation.kendall) == pytest.approx((-1.0, -1.0, -1.0))
     assert split.correlations["public", "(empty)"].reason
     assert comparison.pair is None
-    assert "split (empty) has only 1 question: with fewer than 20, a difference may be chance" in comparison.notes
+    assert "3 of the 3 groups of split have few questions: with fewer than 20, a difference may be chance" in (
+        comparison.notes
+    )
 
 
 def test_parts_as_text(files):
@@ -148,7 +157,7 @@ def test_parts_as_text(files):
     _, parts, *differences, correlations, reason, _ = text.split("\n\n")
     first = parts.splitlines()[2]
     assert first.split() == [
-        *(files["a"], "1.0000", "0.6250", "1.0000", "-0.3750", "+0.0000"),
+        *("a.csv", "1.0000", "0.6250", "1.0000", "-0.3750", "+0.0000"),
         *("1.5", "2.5", "2", "-1", "-0.5"),
     ]
     assert "private − public" in parts.splitlines()[0]
@@ -164,8 +173,8 @@ def test_parts_as_text(files):
         "Pearson, public and the difference -1.000"
     )
     assert climbs.startswith("greatest rises of rank, public to private\nsplit")
-    assert climbs.splitlines()[3].split()[:4] == [files["b"], "3", "1", "+2"]
-    assert falls.splitlines()[3].split()[:4] == [files["a"], "1.5", "2.5", "-1"]
+    assert climbs.splitlines()[3].split()[:4] == ["b.csv", "3", "1", "+2"]
+    assert falls.splitlines()[3].split()[:4] == ["a.csv", "1.5", "2.5", "-1"]
     assert empty.startswith("(empty) − public")
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.rows import check_rows
 
-from kohaku_ray.errors import ConfigError
+from kohaku_ray.errors import ConfigError, MetricError
 from kohaku_ray.evaluation.answers import EXACT, exact_value
 from kohaku_ray.evaluation.compare import compare_files
 from kohaku_ray.evaluation.metrics import Metric, Part, QuestionScore, find_metric
@@ -177,3 +177,19 @@ def test_an_own_metric_compares_files(folder):
     assert (comparison.pair.n_lost, comparison.pair.n_won) == (0, 1)
     assert render(comparison).splitlines()[0].split() == ["style", "score", "words", "length", "n"]
     assert comparison.split.scores["b"][0].parts == {"words": 0.5, "length": 1.0}
+
+
+@pytest.mark.parametrize("rated", [7.5, -2, float("nan"), "many", None])
+def test_a_rate_that_is_no_number_from_0_to_1_is_named_with_its_question(rated):  # inspect_ai#4928
+    metric = Metric("mine", "Mine", {"value": Part()}, lambda truth, given: {"value": rated}, lambda truth: False)
+    row = SubmissionRow("q7", answer_value="5")
+    with pytest.raises(MetricError, match=r"metric mine rates value .* at question q7: let `rate` return a number"):
+        metric.score_question(row, row)
+
+
+@pytest.mark.parametrize(("rated", "named"), [(None, "None"), (1.0, "1.0"), ({}, "nothing"), ({"valu": 1.0}, "valu")])
+def test_a_rate_of_other_parts_is_named_with_its_question(rated, named):  # inspect_ai#4286: a scorer returns None
+    metric = Metric("mine", "Mine", {"value": Part()}, lambda truth, given: rated, lambda truth: False)
+    row = SubmissionRow("q7", answer_value="5")
+    with pytest.raises(ConfigError, match=rf"metric mine rates {named} at question q7 but its parts are value: make"):
+        metric.score_question(row, row)

@@ -10,7 +10,7 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.passages import gold_numbers, quotations_of
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.evaluation.submissions import SubmissionRow
-from kohaku_ray.run.tables import SCHEMAS
+from kohaku_ray.store.tables import SCHEMAS
 
 GPT3 = "Training GPT-3 consumed an estimated 1,287 MWh of electricity in Microsoft's data centers."
 WATER = "A medium-sized data center can evaporate about 300,000 gallons of water on a hot day."

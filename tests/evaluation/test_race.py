@@ -125,41 +125,6 @@ def test_nobody_leaves_a_race_of_one_or_none():
     assert (race.observe({}), race.leader, race.standings()) == ([], None, [])
 
 
-def test_a_person_stops_and_resumes_cells():
-    scores = np.random.default_rng(2).binomial(1, [[0.9], [0.2], [0.5]], (3, 120)).astype(float)
-    race = Race(np.zeros(120), np.ones(120), 1e-6, 0.0)
-    race.enter("good")
-    race.enter("bad")
-    race.enter("fair")
-    race.observe({"good": scores[0, :20], "bad": scores[1, :20], "fair": scores[2, :20]})
-    race.stop("good")
-    assert race.in_play == ["bad", "fair"]
-    race.observe({"bad": scores[1, 20:40], "fair": scores[2, 20:40]})
-    race.enter("good")
-    race.observe({"good": scores[0, 20:40]})
-    assert [racer.is_kept for racer in race.standings()] == [True, False, False], "a cell that a person resumed stays"
-    for first in range(40, 120, 20):
-        rows = {"good": 0, "bad": 1, "fair": 2}
-        race.observe({name: scores[rows[name], first : first + 20] for name in race.in_play})
-    assert race.left == {"bad": "beaten", "fair": "beaten"}
-    assert race.n_seen("bad") < 120
-
-
-def test_a_leader_that_is_stopped_is_compared_with_the_next_one():
-    race = Race(np.zeros(20), np.ones(20), 0.05, 0.0)
-    for name in ("first", "second"):
-        race.enter(name)
-    race.observe({"first": [1.0] * 8, "second": [1.0] * 6 + [0.0] * 2})
-    assert [racer.gap[0] for racer in race.standings()] == [0.0, -0.25]
-    race.stop("first")
-    assert [racer.gap[0] for racer in race.standings()] == [0.25, 0.0]
-    race.observe({"second": [0.5]})
-    first, second = race.standings()
-    assert first.gap[0] == 0.25
-    assert first.gap[1] < 0.25 < first.gap[2]
-    assert (second.gap, first.n, second.n) == ((0.0, 0.0, 0.0), 8, 9)
-
-
 def test_the_same_scores_in_other_portions_give_the_same_evidence():
     scores = np.random.default_rng(3).random((4, 50))
     races = [Race(np.zeros(50), np.ones(50), 1e-9, 0.0) for _ in range(2)]

@@ -87,7 +87,7 @@ def build_whole(path, *, settings, views, rejects=(), sources=None, images=None,
 def index_documents(path, documents, encoder=None, rejects=(), views=VIEWS, n_shards=1, **more):
     """What the engine's index job does, in a few lines."""
     encoder, path = encoder or FakeEncoder(), str(path)
-    bm25 = Bm25Config(**{key: more.pop(key) for key in ("k1", "b", "language") if key in more})
+    bm25 = Bm25Config(**{key: more.pop(key) for key in ("language",) if key in more})
     images = more.pop("images", None)
     settings = IndexSettings(encoder.identity, IndexConfig(bm25=bm25, **more), images)
     documents = sorted(documents, key=lambda document: document.doc_id)

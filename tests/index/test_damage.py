@@ -12,14 +12,14 @@ import pytest
 from index.small_index import FakeEncoder, index_documents, make_documents
 from kit.damage import damaged
 
+from kohaku_ray.checks.validate import validate
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.images import as_image, image_name
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.build import forget_damaged
 from kohaku_ray.index.images import write_image
 from kohaku_ray.index.store import Index, all_files, check_content
-from kohaku_ray.run.checks.validate import validate
-from kohaku_ray.storage import Directory
+from kohaku_ray.store.storage import Directory
 
 NODES, PARAGRAPHS = ("sentence", "paragraph"), ("paragraph",)
 IDS = [f"d{number:02}" for number in range(9)]
@@ -136,7 +136,7 @@ def test_an_image_that_is_damaged_is_named_and_written_again(tmp_path):
 def test_validate_deep_names_every_damaged_file_of_an_index(home, tmp_path, monkeypatch):
     shutil.copytree(home, tmp_path / "index")
     config = load_config("demo", [f"index.path={tmp_path}/index", f"run={tmp_path}/run"])
-    monkeypatch.setattr("kohaku_ray.run.checks.validate.open_index", lambda config: Index.open(config.index.path))
+    monkeypatch.setattr("kohaku_ray.checks.validate.open_index", lambda config: Index.open(config.index.path))
 
     def problems(**how) -> list[str]:
         return [problem for problem in map(str, validate(config, **how).problems) if str(tmp_path) in problem]

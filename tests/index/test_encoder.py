@@ -129,7 +129,11 @@ def test_bad_settings_are_refused_with_the_way_out(tmp_path, monkeypatch):
         (MODEL, {"dim": 999}, r"encoder\.dim is 999 but .* gives 384"),
         (MODEL, {"query_task": "retrieval"}, r"encoder\.query_task is 'retrieval' but the model takes no task"),
         (MODEL, {"passage_prompt": "word " * 300}, r"passage_prompt takes 302 tokens but the model's window is 256"),
-        (MODEL, {"device": "cuda"}, "device is 'cuda' but this process sees no GPU"),
+        (
+            MODEL,
+            {"device": "cuda"},
+            "device is 'cuda', or Ray gave it a GPU, but torch .* sees none in this process; or set it to cpu",
+        ),
         ("package:nosuchpackage", {}, r"'package:nosuchpackage' .*: pip install nosuchpackage"),
         ("package:json", {}, "'package:json' but the package has no get_model_path"),
         (str(tmp_path), {}, r"cannot be loaded|neither a directory nor a downloaded"),

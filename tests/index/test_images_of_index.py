@@ -14,7 +14,7 @@ from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.images import Images, image_table, write_image
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.settings import IndexConfig
-from kohaku_ray.storage import Directory
+from kohaku_ray.store.storage import Directory
 
 
 def document(folder, seed):

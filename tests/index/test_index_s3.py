@@ -12,7 +12,7 @@ from kohaku_ray.errors import StorageError
 from kohaku_ray.index.arrays import column_keys
 from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.store import MANIFEST, Index, read_table
-from kohaku_ray.storage import Directory
+from kohaku_ray.store.storage import Directory
 
 NODES = ("sentence", "paragraph")
 

@@ -1,11 +1,15 @@
 """Every option of the Jina presets reaches the model: stand-ins with the real modules' signatures record it.
 
+As published, their code does not load with transformers 5: that is one line, which names the model and the way out.
+
 The last test takes the real weights: hf download jinaai/jina-embeddings-v3; pytest -m weights
 """
 
 from __future__ import annotations
 
 import io
+import re
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -39,6 +43,42 @@ def encoder_of(version: str, folder: str, **changed) -> SentenceEncoder:
 @pytest.fixture(scope="module")
 def encoder(version, folder):
     return encoder_of(version, folder)
+
+
+@check_rows(
+    ("version", "broken", "error"),
+    [
+        ("v3", "post_init", "AttributeError: 'Model' object has no attribute 'all_tied_weights_keys'"),
+        (
+            "v4",
+            "peft",
+            "ImportError: This modeling file requires the following packages .*: peft. Run `pip install peft`",
+        ),
+        ("v4", "rope", "KeyError: 'default'"),
+    ],
+)
+def test_published_code_that_does_not_load_is_one_line(tmp_path, version, broken, error):
+    """Its KeyError ended `kohaku-ray index` in a traceback, without the model's name."""
+    if broken == "peft" and find_spec("peft"):
+        pytest.skip("peft is installed")
+    folder = jina_stand_ins.build(tmp_path / f"{version}_{broken}", version, TEXTS, broken)
+    with pytest.raises(ConfigError) as raised:
+        encoder_of(version, folder)
+    line = str(raised.value)
+    name = re.escape(folder)
+    assert re.match(
+        rf"encoder\.model '{name}' cannot be loaded \({error}\): its own code must fit transformers 5\.", line
+    )
+    assert line.endswith("or serve the model (docs/models.md: Jina v3 and v4)")
+    assert "\n" not in line
+
+
+def test_what_own_code_raises_at_the_first_text_is_one_line_too(tmp_path):
+    folder = jina_stand_ins.build(tmp_path / "v3", "v3", TEXTS)
+    with pytest.raises(
+        ConfigError, match=r"v3' cannot be loaded \(ValueError: Unsupported task nonsense\): its own code"
+    ):
+        encoder_of("v3", folder, passage_task="nonsense")
 
 
 def calls_of(encoder: SentenceEncoder, kind: str) -> list:

@@ -113,6 +113,13 @@ def test_only_the_rows_of_a_part_travel(nodes):
     assert again.neighbourhood([4], 0).table.equals(part.table)
 
 
+def test_the_rows_travel_as_one_buffer_beside_the_arrays(nodes):
+    buffers = []
+    data = pickle.dumps(nodes, 5, buffer_callback=buffers.append)
+    assert len(buffers) == len(("parent", "kind", "end", "source_row", "tokens", "rows"))
+    assert pickle.loads(data, buffers=buffers).table.equals(nodes.table)
+
+
 def test_an_unknown_node_is_named(nodes):
     with pytest.raises(DataError, match="no node 'b:sec9' among 28"):
         nodes.row_of("b:sec9")

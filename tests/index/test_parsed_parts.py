@@ -10,7 +10,7 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import KEY_BYTES, no_keys
 from kohaku_ray.index.flatten import NODE_SCHEMA, document_table, flatten
 from kohaku_ray.index.pending import NEW_TEXT_SCHEMA, ParsedParts, PendingVectors, n_files_of, part_name
-from kohaku_ray.storage import Directory
+from kohaku_ray.store.storage import Directory
 
 
 def document_row(make_document, doc_id, *sentences):

@@ -176,3 +176,7 @@ def test_every_french_stop_word_is_stopped():
 
 def test_english_keeps_elisions_and_inversions():
     assert tokenise("the energies of d'Artagnan, est-elle") == ["energies", "d'artagnan", "est-elle"]
+
+
+def test_words_are_found_in_any_unicode_form():  # deja-vu#1098
+    assert tokenise("Zu\u0308rna\u0308k’s ﬁeld Ａ１００") == tokenise("Zürnäk's field A100")

@@ -81,12 +81,12 @@ def test_a_view_is_added_without_encoding_anything(tmp_path, build, documents, f
 
 def test_views_of_other_settings_are_not_kept(tmp_path, build, documents, fake_encoder):
     settings = IndexSettings(fake_encoder().identity)
-    other = IndexSettings(settings.encoder, IndexConfig(bm25=Bm25Config(k1=0.9)))
+    other = IndexSettings(settings.encoder, IndexConfig(bm25=Bm25Config(language="fr")))
     assert views_with_old(str(tmp_path / "none"), settings, [SECTIONS]) == (SECTIONS,)
     build(tmp_path, documents("a"))
     assert views_with_old(str(tmp_path), settings, [SECTIONS]) == united([NODES, PARAGRAPHS, SECTIONS])
     assert views_with_old(str(tmp_path), other, [SECTIONS]) == (SECTIONS,)
-    build(tmp_path, documents("a"), views=[SECTIONS], k1=0.9)
+    build(tmp_path, documents("a"), views=[SECTIONS], language="fr")
     assert views(tmp_path) == (SECTIONS,)
     (tmp_path / files_of(tmp_path)["nodes"]["name"]).unlink()
     assert views_with_old(str(tmp_path), other, [NODES]) == united([NODES])

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pyarrow.parquet as pq
 
 from kit.fake_openai import FakeOpenAI
-from kohaku_ray.run.tables import SCHEMAS
+from kohaku_ray.store.tables import SCHEMAS
 
 COMPARED = ["submission.csv", *(f"{name}.parquet" for name in SCHEMAS if name != "usage")]
 """Outputs that are the same to the byte however a run was made."""

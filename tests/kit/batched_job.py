@@ -11,10 +11,10 @@ import asyncio
 import json
 import sys
 
+from kohaku_ray.models.batches import BatchBackend, BatchRecords
 from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.models.request import ChatRequest, request_key
-from kohaku_ray.run.batches import BatchBackend, BatchRecords
-from kohaku_ray.run.segments import Entry, SegmentStore
+from kohaku_ray.store.segments import Entry, SegmentStore
 
 
 async def run(url: str, ledger: str, n: int) -> list[str]:

@@ -50,7 +50,8 @@ class FakeBatches:
     `refuse(batch)` are the errors of a file that is refused; `upload` and `create` are what happens to their requests,
     by number: an `Action` with `reset` is sent after the work was done; `look`, `cancel`, `content` and `listed` are
     those of the others. At `n_nameless` looks an ended batch does not name its files. A cancelled batch is cancelling
-    for `cancelling_s`, without files, and then has the replies of its first lines.
+    for `cancelling_s`, without files, and then has the replies of its first lines. The list shows a batch after
+    `lag_s`; `called` are other names of states; `rewrite` changes the files that are downloaded.
     """
 
     delay_s: float = 0.0
@@ -62,6 +63,9 @@ class FakeBatches:
     cancel: Callable[[int], Action | None] = lambda index: None
     content: Callable[[int], Action | None] = lambda index: None
     listed: Callable[[int], Action | None] = lambda index: None
+    lag_s: float = 0.0
+    called: dict[str, str] = field(default_factory=dict)
+    rewrite: Callable[[bytes], bytes] = bytes
     n_nameless: int = 0
     cancelling_s: float = 0.0
     n_done_at_cancel: int = 0
@@ -74,6 +78,7 @@ class FakeBatches:
         self.lock = threading.RLock()
         self.uploads: dict[str, bytes] = {}
         self.batches: list[Batch] = []
+        self.headers: list[dict[str, str]] = []  # of creations
         self.paid: Counter[str] = Counter()  # replies by custom_id
         self.n_uploads = self.n_looks = self.n_creates = self.n_cancels = self.n_contents = self.n_lists = 0
 
@@ -82,6 +87,7 @@ class FakeBatches:
             if path == "/v1/files":
                 return self._upload(headers, raw)
             if path == "/v1/batches":
+                self.headers.append(headers)
                 return self._create(json.loads(raw))
             if found := re.fullmatch(r"/v1/batches/(batch_\d+)/cancel", path):
                 self.n_cancels += 1
@@ -112,7 +118,7 @@ class FakeBatches:
                 if (action := self.content(self.n_contents - 1)) is not None:
                     return action
                 files = self._files(self._find(found[2]))
-                return Action(body=files[found[1]]) if found[1] in files else not_found(path)
+                return Action(body=self.rewrite(files[found[1]])) if found[1] in files else not_found(path)
         return not_found(path)
 
     def end(self) -> None:
@@ -176,7 +182,8 @@ class FakeBatches:
         return next((batch for batch in self.batches if batch.batch_id == batch_id), None)
 
     def _list(self, query: dict[str, str]) -> dict[str, Any]:
-        newest = [self._object(batch) for batch in reversed(self.batches)]
+        is_seen = time.time() - self.lag_s
+        newest = [self._object(batch) for batch in reversed(self.batches) if batch.created <= is_seen]
         if after := query.get("after"):
             newest = newest[[batch["id"] for batch in newest].index(after) + 1 :]
         limit = min(int(query.get("limit", 20)), 100)
@@ -202,7 +209,7 @@ class FakeBatches:
             "errors": {"object": "list", "data": batch.errors} if batch.errors else None,
             "input_file_id": batch.file_id,
             "completion_window": "24h",
-            "status": status,
+            "status": self.called.get(status, status),
             "output_file_id": f"{name}-output" if f"{name}-output" in files else None,
             "error_file_id": f"{name}-errors" if f"{name}-errors" in files else "",
             "created_at": int(batch.created),

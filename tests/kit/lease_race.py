@@ -8,8 +8,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.run.lease import LeaseFile
-from kohaku_ray.storage import Directory
+from kohaku_ray.store.lease import LeaseFile
+from kohaku_ray.store.storage import Directory
 
 
 class Pausing:

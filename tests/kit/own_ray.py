@@ -21,6 +21,11 @@ INTERRUPTED = "interrupted: run the same command again to go on"
 """The last line of a command that a signal ended."""
 
 
+def own_lines(output: str) -> list[str]:
+    """Return the lines of a command's output but the one in which Ray reports ``RAY_BACKEND_LOG_LEVEL``."""
+    return [line for line in output.strip().splitlines() if "RAY_BACKEND_LOG_LEVEL" not in line]
+
+
 def environment(*left_out: str, **variables: str) -> dict[str, str]:
     """Return this process's environment without the variables of its Ray and ``left_out``, and with ``variables``."""
     names = {*OF_THE_TEST_RUN, *left_out}

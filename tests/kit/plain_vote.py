@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kohaku_ray.ensemble.vote import AnswerGroup, Ballot, Verdict, VoteRule
-from kohaku_ray.values.normalise import group_values, is_plain
+from kohaku_ray.values.normalise import Quantity, group_values, read_quantity, unit_of_question
 from kohaku_ray.values.read import is_abstention, is_blank
 
 _EPSILON = 1e-9
@@ -26,8 +26,10 @@ class _Count:
         self.compat = rule.compat == "kohakurag"
         self.blank = [_abstains(ballot, self.compat) for ballot in ballots]
         self.refs = [() if blank else self._refs_of(ballot) for ballot, blank in zip(ballots, self.blank, strict=True)]
-        self.unit = unit
-        self.group_of = self._grouped(unit)
+        self.unit = unit_of_question(
+            unit, ["" if blank else ballot.answer_unit for ballot, blank in zip(ballots, self.blank, strict=True)]
+        )
+        self.group_of = self._grouped(self.unit)
         self.groups = self._groups()
 
     def _refs_of(self, ballot: Ballot) -> tuple[str, ...]:
@@ -42,7 +44,7 @@ class _Count:
     def _grouped(self, unit: str | None) -> list[int]:
         values = ["" if blank else ballot.answer_value for ballot, blank in zip(self.ballots, self.blank, strict=True)]
         if not self.compat:
-            return group_values(values, unit)
+            return group_values(values, unit, [ballot.answer_unit for ballot in self.ballots])
         first: dict[str, int] = {}
         return [-1 if not value else first.setdefault(value.strip(), len(first)) for value in values]
 
@@ -65,12 +67,14 @@ class _Count:
         return tally
 
     def _written(self, member: int) -> str:
-        return self.ballots[member].answer_value.strip()
+        return self.ballots[member].answer_value.strip() if self.compat else self._quantity(member).text
+
+    def _quantity(self, member: int) -> Quantity:
+        ballot = self.ballots[member]
+        return read_quantity(ballot.answer_value, ballot.answer_unit, self.unit)
 
     def _spelling(self, members: Iterable[int]) -> str:
-        members = list(members)
-        plain = [] if self.compat else [member for member in members if is_plain(self._written(member), self.unit)]
-        return _heaviest(self._tally((self._written(member), member) for member in plain or members))[0]
+        return _heaviest(self._tally((self._written(member), member) for member in members))[0]
 
     def verdict(self) -> Verdict:
         voters = self._voters()
@@ -160,7 +164,8 @@ class _Count:
         self, winner: int | None, n_votes: int, value: str | None = None, refs: tuple[str, ...] = ()
     ) -> Verdict:
         shown = Ballot() if winner is None else self.ballots[winner]
-        texts = (shown.answer, shown.answer_unit, shown.explanation)
+        unit = shown.answer_unit if self.compat or winner is None else self._quantity(winner).unit
+        texts = (shown.answer, unit, shown.explanation)
         return Verdict(value or "", value is None, refs, winner, *texts, self.groups, n_votes)
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from kohaku_ray.answering.tools import MemberTools, RunContext
 from kohaku_ray.config import Config
+from kohaku_ray.config.roles import model_of
 from kohaku_ray.documents.model import Document, Paragraph, Section, Sentence
 from kohaku_ray.index.arrays import Hits
 from kohaku_ray.index.flatten import flatten
@@ -20,8 +21,7 @@ from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.views import rows_of
 from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.records import Reply
-from kohaku_ray.run.models import model_of
-from kohaku_ray.run.segments import Entry, LedgerReply
+from kohaku_ray.store.segments import Entry, LedgerReply
 from kohaku_ray.systems.base import System
 
 DIM = 4096

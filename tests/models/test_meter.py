@@ -12,6 +12,7 @@ from kit.rows import check_rows
 from kohaku_ray.engine.serving import applications
 from kohaku_ray.errors import ModelError
 from kohaku_ray.models.meter import Meter, watch_power
+from kohaku_ray.models.replica import Refused
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.transformers import TransformersConfig
 from kohaku_ray.records import Reply
@@ -32,9 +33,9 @@ def test_calls_at_the_same_time_share_and_add_up_to_the_busy_time():
     clock = Clock()
     meter = Meter(1, clock)
     meter.set_power(100.0)
-    with meter.call() as long:
+    with meter.measure_call() as long:
         clock.now = 1.0
-        with meter.call() as short:
+        with meter.measure_call() as short:
             clock.now = 3.0
         meter.set_power(50.0)
         clock.now = 4.0
@@ -43,7 +44,7 @@ def test_calls_at_the_same_time_share_and_add_up_to_the_busy_time():
     assert (long.joules, short.joules) == (100.0 + 100.0 + 50.0, 100.0)
     assert long.service_s == 4.0
     clock.now = 10.0  # idle time is nobody's
-    with meter.call() as later:
+    with meter.measure_call() as later:
         clock.now = 11.0
     assert (later.gpu_s, later.joules) == (1.0, 50.0)
 
@@ -51,19 +52,19 @@ def test_calls_at_the_same_time_share_and_add_up_to_the_busy_time():
 def test_a_call_during_which_the_power_was_unknown_has_no_joules():
     clock = Clock()
     meter = Meter(2, clock)
-    with meter.call() as early:
+    with meter.measure_call() as early:
         clock.now = 1.0
         meter.set_power(100.0)
         clock.now = 2.0
     assert early.joules is None, "the first second is nobody's guess"
-    with meter.call() as late, meter.call() as across:
+    with meter.measure_call() as late, meter.measure_call() as across:
         clock.now = 3.0
         meter.set_power(None)
         clock.now = 4.0
     assert (late.joules, across.joules) == (None, None)
     assert late.gpu_s == across.gpu_s == 2.0
     meter.set_power(10.0)
-    with meter.call() as after:
+    with meter.measure_call() as after:
         clock.now = 5.0
     assert after.joules == 10.0
 
@@ -121,7 +122,7 @@ def test_a_replica_charges_its_share_of_a_gpu_to_the_calls_in_flight():
 
     async def ask(**settings) -> list[Reply]:
         replica = applications.ChatReplica(SlowConfig(model="m", **settings))
-        return await asyncio.gather(replica.ask(REQUEST), replica.ask(REQUEST))
+        return [reply for reply, _ in await replica.ask([REQUEST, REQUEST])]
 
     shared = asyncio.run(ask(gpus=0.5))
     assert sum(reply.gpu_s for reply in shared) == pytest.approx(0.5 * shared[0].service_s, rel=0.2)
@@ -148,10 +149,9 @@ async def test_calls_beyond_a_replicas_places_wait_inside_it_and_their_wait_is_n
     deployment = SlowConfig(max_ongoing=4)
     began = time.perf_counter()
     replica = applications.ChatReplica(deployment)
-    late = asyncio.create_task(replica.ask(REFUSED))
-    refused, *replies = await asyncio.gather(late, *(replica.ask(REQUEST) for _ in range(11)), return_exceptions=True)
+    refused, *replies = [outcome for outcome, _ in await replica.ask([REFUSED, *[REQUEST] * 11])]
     elapsed_s = time.perf_counter() - began  # three rounds
-    assert isinstance(refused, ModelError)  # and gave its place back
+    assert refused == Refused("ModelError", "refused")  # and gave its place back
     assert Slow.most == 4
     assert len(replies) == 11
     assert all(0.19 < reply.service_s < 0.75 * elapsed_s for reply in replies)

@@ -206,7 +206,7 @@ def test_a_prompt_far_beyond_the_window_is_not_sent():
     ("status", "variable", "way_out"),
     [
         (400, None, "check deployments.*.schema_mode and extra_body"),
-        (401, "MY_KEY", "check the key in MY_KEY"),
+        (401, "MY_KEY", "export MY_KEY=…"),
         (403, None, "set deployments.*.api_key_env to the key's variable"),
         (404, None, "check deployments.*.base_url"),
         (301, None, "check deployments.*.base_url"),
@@ -279,6 +279,34 @@ def test_a_dead_server_is_transient_and_a_secret_in_its_url_is_not_shown():
     with pytest.raises(TransientModelError, match=r"at http://127.0.0.1:9/v1: gave up after 2 tries.*ConnectError"):
         raise error
     assert "hidden" not in str(error)
+
+
+def test_the_proxy_that_was_asked_is_named_and_none_is_for_this_machine(monkeypatch):
+    """attack6.md, B16."""
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://me:hunter2@127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "near.example")
+    for host, told in (("far.example", " by the proxy 127.0.0.1:9 of the environment"), ("127.0.0.2", "")):
+        (error,) = ask(SimpleNamespace(base_url=f"http://{host}:9/v1"), request(), key=None, max_tries=1)
+        assert str(error).endswith(f"All connection attempts failed{told}"), host
+    with FakeOpenAI() as server:
+        (reply,) = ask(server, request())
+    assert isinstance(reply, Reply), reply
+
+
+def test_a_key_is_hidden_in_all_that_enters_from_a_server():
+    """A reply's text and model, pieces of a stream, names of models, a header that cannot be read (attack6.md, B4)."""
+    told = completion(f"as {KEY} says") | {"model": f"m-{KEY}"}
+    pieces = [{"choices": [{"index": 0, "delta": {"content": text}}]} for text in (KEY[:9], KEY[9:])]
+    ended = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    events = "".join(f"data: {json.dumps(event)}\n\n" for event in [*pieces, ended]) + "data: [DONE]\n\n"
+    actions = iter([Action(body=told), Action(body=events), Action(500, "", {"Retry-After": f"\x01{KEY}"})])
+    with FakeOpenAI(lambda index, body: next(actions)) as server:
+        whole, streamed, failed = ask(server, request(), request(), request(), in_turn=True, max_tries=1)
+    assert (whole.text, whole.served_model) == ("as [key] says", "m-[key]")
+    assert streamed.text == "[key]"
+    assert isinstance(failed, TransientModelError)
+    assert KEY not in repr((whole, streamed, failed))
 
 
 PROXIES = {
@@ -446,7 +474,7 @@ def compressed_zeros(n_mib: int) -> bytes:
 
 
 BOMB = compressed_zeros(512)
-TOO_LARGE = r"the body has more than 4 MiB: is this a chat completion\? then raise deployments\.\*\.max_reply_mib$"
+TOO_LARGE = r"the body has more than 4 MiB: ask for less at once, or name another server$"
 
 
 @check_rows(
@@ -472,10 +500,10 @@ def test_a_bad_body_is_an_error_of_its_request_alone(bad, message):
 
 
 def test_large_replies_are_decompressed_each_on_a_connection_of_its_own():
-    text = "long " * MIB
+    text = "long " * (MIB // 2)
     zipped = Action(body=gzip.compress(json.dumps(completion(text)).encode()), headers=ZIPPED)
     with FakeOpenAI(lambda *_: zipped) as server:
-        replies = ask(server, *map(request, range(3)), in_turn=True, key=None, timeout_s=60, max_reply_mib=6)
+        replies = ask(server, *map(request, range(3)), in_turn=True, key=None, timeout_s=60)
     assert [reply.text for reply in replies] == [text] * 3
     assert server.n_connections == 3
     assert "authorization" not in server.log[0].headers

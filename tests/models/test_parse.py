@@ -222,6 +222,40 @@ def test_ids_match_exactly_first_and_by_any_case_where_one_is_meant():
     assert match_refs(["Smith, J; 2020", 2024], ["Smith, J; 2020", "2024"]) == (("Smith, J; 2020", "2024"), 0)
 
 
+def test_ids_match_in_any_unicode_form():  # deja-vu#1098
+    composed, other = ("Zürnäk", "efficient", "H100's"), ("Zu\u0308rnäk", "eﬃcient", "Ｈ１００’s")
+    assert match_refs(list(other), composed) == (composed, 0)
+    assert match_refs(list(composed), other) == (other, 0)
+    assert match_refs(["ﬁn", "fin"], ["fin", "ﬁn"]) == (("ﬁn", "fin"), 0)
+
+
+DOCUMENTS = ["alpha", "beta", "x-report", "y-report", "Smith 2020", "llama3.1"]
+TITLES = {"alpha": "Alpha campus report", "x-report": "Report", "y-report": "Report"}
+
+
+@check_rows(
+    ("cited", "matched"),
+    [
+        # nexus-rag#880
+        *((cited, "alpha") for cited in ("alpha.txt", "docs/alpha.txt", "Alpha Campus Report", "alpha, p. 1")),
+        *((cited, "beta") for cited in ("beta (page 1)", "beta.pdf#page=3", "beta:sec0:p1", "C:\\docs\\beta.PDF")),
+        ("https://h.org/d/beta.html?x=1", "beta"),
+        ("docs/x/report.pdf", "x-report"),
+        ("smith_2020.pdf", "Smith 2020"),
+        ("llama3.1", "llama3.1"),
+        ("smith2020", "Smith 2020"),  # axial#797: a mark left out
+        *(
+            (cited, "beta") for cited in ("source: beta", "Source: beta.pdf, p. 2", "beta §3.1")
+        ),  # azure-search-openai-demo#2305
+        ("Smith%202020.pdf", "Smith 2020"),  # azure-search-openai-demo#2577
+        *((cited, None) for cited in ("report.pdf", "Report", "gamma.txt", "llama3", "page 1", "alphabet", ".txt")),
+    ],
+)
+def test_a_citation_is_matched_by_what_made_the_id_where_one_document_fits(cited, matched):
+    assert match_refs([cited], DOCUMENTS, TITLES) == (((), 1) if matched is None else ((matched,), 0))
+    assert match_refs(cited, DOCUMENTS, TITLES)[0] == (() if matched is None else (matched,))
+
+
 FINAL = json.dumps(ANSWER | {"answer_value": "1287"})
 DRAFT = json.dumps(ANSWER | {"answer_value": "9", "ref_id": ["b"]})
 THOUGHT = {
@@ -232,7 +266,6 @@ THOUGHT = {
     "constrained": f"<|channel|>analysis<|message|>{DRAFT}<|end|><|channel|>final <|constrain|>json<|message|>{FINAL}",
     "Magistral": f"[THINK]{DRAFT}[/THINK]{FINAL}",
     "a template that begins the thinking": f"Perhaps {DRAFT}.</think>{FINAL}",
-    "a draft": f"First {DRAFT}, but rather {FINAL}",
     "an echoed schema": f'{{"properties": {{"answer_value": {{"type": "string"}}}}}}\n{FINAL}',
     "a mark in a string": FINAL.replace("It says so.", "the <think> tag"),
     "a mark in a fence": f"```json\n{FINAL.replace('It says so.', 'the </think> tag')}\n```",
@@ -240,9 +273,52 @@ THOUGHT = {
 
 
 @check_rows("kind", THOUGHT)
-def test_what_is_thought_is_not_the_answer_and_the_last_of_several_is(kind):
+def test_what_is_thought_is_not_the_answer(kind):
     prediction = parse_answer(THOUGHT[kind], ALLOWED)
     assert (prediction.answer_value, prediction.ref_ids, prediction.error) == ("1287", ("a",), None)
+
+
+def answer_object(value="300", refs=("a",), **more):
+    return json.dumps({"explanation": "x", "answer_value": value, "ref_id": list(refs), **more})
+
+
+@check_rows(
+    ("text", "value", "flags"),
+    [
+        # dify#42006: the model goes on to ask and answer another question
+        (f"{answer_object()}\n\nQuestion: What is the PUE?\nAnswer: {answer_object('1.1')}", "300", ("several",)),
+        (f"{answer_object('is_blank', ())}\nQuestion: …\n{answer_object('1.1')}", "", ("several",)),
+        (f"{answer_object()}\n```json\n{answer_object('300.0')}\n```", "300", ()),
+        (f"{answer_object('77', answer_unit='MWh')} {answer_object('77000', answer_unit='kWh')}", "77", ()),
+        (f"{answer_object('77', answer_unit='MWh')} {answer_object('77', answer_unit='kWh')}", "77", ("several",)),
+        (f"Format: {answer_object('...', ['...'])}\n{answer_object()}\n{answer_object('<value>')}", "300", ()),
+        (f"{answer_object('7', ['zz'])} or {answer_object()}", "300", ()),
+        (f'{{"answer_value": "7"}} so {answer_object()}', "300", ()),
+        (f'{{"answer": {answer_object()}}}', "300", ()),  # pflow#598
+        (f'{{"json_tool_call": {answer_object()}}}', "300", ()),
+        (json.dumps({"name": "answer", "arguments": answer_object()}), "300", ()),  # ollama#12413, smolagents#1003
+    ],
+)
+def test_the_answer_is_the_first_of_the_objects_that_fit_the_schema_best(text, value, flags):
+    prediction = parse_answer(text, ALLOWED)
+    assert (prediction.answer_value, prediction.flags) == (value, flags)
+
+
+@check_rows(
+    ("value", "read"),
+    [
+        ("\frac{1}{2}", r"\frac{1}{2}"),
+        ("1.3 \times 10^{5}", r"1.3 \times 10^{5}"),
+        ("\nu", r"\nu"),
+        ("\beta", r"\beta"),
+        ("\boldsymbol{\frac{1}{4}}", r"\boldsymbol{\frac{1}{4}}"),  # wrong-notebook#3
+        ("one\nline", "one\nline"),
+        ("a\tword", "a\tword"),
+    ],
+)
+def test_tex_that_the_escapes_of_json_have_eaten_is_read(value, read):
+    """OpenMAIC#658."""
+    assert parse(answer_value=value).answer_value == read
 
 
 @check_rows(
@@ -411,3 +487,51 @@ def test_any_plan_is_read(reply, question, n):
     assert error is None or queries == (question,)
     for query in (*queries[1:], *(query for query, _ in dropped)):
         query.encode()
+
+
+SHOWN = [
+    "Salt holds Na, sodium. Option None has no pump.",
+    "The Jevons paradox: the growth outran it. Unknown Pleasures.",
+    "Contents of the report: 3.2 Parental leave policy at Northwind. 3.3 Elternzeit-Richtlinie. Source material.",
+]
+SAID = (  # pinchy#1163, James-RAG-Evol#619: abstentions that cite why, in words of the passage too
+    "the detailed policy text itself isn't included in the indexed materials",
+    "Ich konnte in den indizierten Dokumenten leider keine eigentliche Richtlinie zur Elternzeit finden",
+    "The source material does not contain the articles",
+    "cannot be determined because the necessary source material is missing",
+)
+
+
+@check_rows(
+    ("value", "refs", "more", "is_blank"),
+    [
+        # VLMEvalKit#1559: an answer that looks like none
+        *((value, ["a"], {}, False) for value in ("None", "Na", "Unknown", "unknown Pleasures")),
+        *((value, [], {}, True) for value in ("None", "Na", "Unknown")),
+        *((value, ["a"], {"is_blank": True}, True) for value in ("None", "Unknown", "not mentioned")),
+        # pinchy#1163: an abstention that cites its evidence
+        *((value, ["a"], {}, True) for value in ("not mentioned", "No information available", "I don't know", "na")),
+        *((value, ["a"], {}, True) for value in ("is_blank", "", "n/a", "not stated")),
+        *((text, ["a"], more, True) for text in SAID for more in ({}, {"is_blank": True})),
+        ("I couldn't find the actual text of Northwind's parental leave policy", ["a"], {"is_blank": True}, True),
+        ("Jevons' Paradox", ["a"], {}, False),
+        ("the paradox of Jevons", ["a"], {}, False),
+        ("Jevons paradox", [], {}, False),
+        ("rebound", [], {}, True),
+        ("42", ["a"], {}, False),
+        ("42", [], {}, False),
+        ("about 42 kWh of heat", ["a"], {}, False),
+        ("True", ["a"], {}, False),
+        ("42", ["a"], {"is_blank": True}, False),
+        ("Jevons paradox", ["a"], {"is_blank": True}, False),
+    ],
+)
+def test_evidence_decides_who_abstains(value, refs, more, is_blank):
+    fields = {"answer_value": value, "answer_unit": "", "ref_id": refs, "is_blank": False, **more}
+    prediction = parse_answer(json.dumps(ANSWER | fields), ALLOWED, shown=SHOWN)
+    assert (prediction.is_blank, prediction.answer_value) == (is_blank, "" if is_blank else value)
+
+
+def test_without_the_shown_texts_what_may_mean_no_answer_does():
+    assert parse(answer_value="None").is_blank
+    assert not parse(answer_value="not mentioned").is_blank

@@ -12,7 +12,7 @@ async def ordered(n_places: int, priorities: list[int], cancelled: set[int] = fr
     places, began, tasks = Places(n_places), [], []
 
     async def call(number: int, priority: int) -> None:
-        async with places.taken(priority):
+        async with places.hold_place(priority):
             began.append(number)
             await asyncio.sleep(0.001)
 
@@ -38,9 +38,9 @@ def test_a_free_place_goes_to_the_lowest_priority_the_first_of_equal_ones(n_plac
 
 async def test_a_place_given_to_a_call_that_is_cancelled_goes_to_the_next():
     places = Places(1)
-    holding = places.taken(0)
+    holding = places.hold_place(0)
     await holding.__aenter__()
-    first, second = (asyncio.create_task(places.taken(number).__aenter__()) for number in (1, 2))
+    first, second = (asyncio.create_task(places.hold_place(number).__aenter__()) for number in (1, 2))
     await asyncio.sleep(0)
     await holding.__aexit__(None, None, None)
     first.cancel()

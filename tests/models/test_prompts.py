@@ -25,9 +25,11 @@ from kohaku_ray.models.prompts import (
 from kohaku_ray.models.schema import ANSWER_FIELDS, SHORT_FIELDS
 from kohaku_ray.records import Question
 from kohaku_ray.systems.registry import find_system
+from kohaku_ray.values.kinds import describe_scale
 
 QUESTION = Question("q1", "How much energy did GPT-3 use?", answer_unit="MWh", answer_type="number")
 SNIPPETS = [PromptSnippet("a", "GPT-3 used 1,287 MWh."), PromptSnippet("b", "Nothing here.")]
+SCALED = Question("q124", "What was the water consumption, in million liters?", answer_unit="liters")
 MEDIA = [("b", "Table 2: energy of training")]
 
 
@@ -54,7 +56,7 @@ def answer(
             "order": order,
             "instructions": instructions,
             "kind": kind,
-            "names_missing": False,
+            "scaled": describe_scale(question.text, question.answer_unit),
         },
     )
 
@@ -95,6 +97,21 @@ def test_the_answerer_is_told_what_to_do(prompts):
     assert prompt.variables["role"] == "answer"
     assert prompt.variables["snippets"] == tuple(SNIPPETS)
     assert prompt.variables["media"] == (PromptSnippet("b", "Table 2: energy of training"),)
+
+
+def test_the_full_instructions_name_the_forms_of_a_value_and_both_scales_of_a_unit():
+    user = answer(load(), SCALED, SNIPPETS).user
+    forms = (
+        "A number has no unit",
+        "is [low,high]",
+        "True is 1 and false is 0",
+        "are (a, b)",
+        "as the references spell it",
+    )
+    assert [form for form in forms if form not in user] == []
+    assert "Unit of the answer: liters" in user
+    assert "converted into the unit asked for (1 million liters is 1000000 liters). A range" in user
+    assert "asked for. A range" in answer(load(), QUESTION, SNIPPETS).user
 
 
 def test_short_instructions_name_the_kind_of_value_that_is_asked_for_alone(prompts):

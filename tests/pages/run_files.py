@@ -18,7 +18,7 @@ from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.views import View
-from kohaku_ray.run.tables import SCHEMAS
+from kohaku_ray.store.tables import SCHEMAS
 
 TEXT = "Servers hum. The hall drew 41 MW in May. Fans spin faster in June."
 TABLE = "year: 2023; load: 41 MW\nyear: 2024; load: 52 MW"

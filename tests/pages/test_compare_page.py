@@ -56,7 +56,7 @@ def test_files_stand_beside_runs(pair, tmp_path):
 
 
 def test_hostile_text_is_shown_and_does_nothing(tmp_path):
-    truth = write_truth(tmp_path / "truth.csv", (BAD.strip(), BAD, [BAD]))
+    truth = write_truth(tmp_path / "truth.csv", (BAD.strip().replace("\0", ""), BAD, [BAD]))
     runs = (hostile_run(tmp_path / "a", BAD), hostile_run(tmp_path / "b", BAD))
     page = written(runs, truth, tmp_path / "page.html")
     check_harmless(page)

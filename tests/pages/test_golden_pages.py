@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit.sweeps import small_sweep
 from pages import opened, without_drawings
 from run_files import index, small_run, small_truth, write_truth
-from sweeps import small_sweep
 from test_compare_page import other_run, set_in_run
 
 from kohaku_ray.pages.compare_page import write_comparison
@@ -20,9 +20,9 @@ from kohaku_ray.pages.index_map import write_index_map
 from kohaku_ray.pages.report import write_report
 from kohaku_ray.pages.runs_page import write_runs
 from kohaku_ray.pages.sweep_page import page
-from kohaku_ray.pages.sweep_tables import compute_sweep_stats
-from kohaku_ray.run.record.directory import facts_checksum
-from kohaku_ray.run.record.listing import list_runs
+from kohaku_ray.store.directory import facts_checksum
+from kohaku_ray.store.listing import list_runs
+from kohaku_ray.sweep.statistics import compute_sweep_stats
 
 GOLDEN = Path(__file__).with_name("golden")
 PACKED = re.compile(r'<script type="text/plain" id="chunk-\d+">[A-Za-z0-9+/=]*</script>\n')
@@ -58,7 +58,8 @@ def sweep_page(home):
 
 
 def runs_page(home):
-    """One that is finished, one with errors, one that never ended."""
+    """One that is finished and scored, one with errors, one that never ended."""
+    run_page(home)  # keeps the score
     for name, changed in (("a", {}), ("b", {"n_member_errors": 1}), ("c", {"status": "running"})):
         file = home / name / "run.json"
         file.parent.mkdir(exist_ok=True)

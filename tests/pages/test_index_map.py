@@ -7,6 +7,8 @@ import pytest
 from index.small_index import FakeEncoder, index_documents, paragraph
 from run_files import index
 
+from kohaku_ray.api import Run
+from kohaku_ray.config import load_config
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.nodes import PARAGRAPH
@@ -55,6 +57,14 @@ def test_the_map_is_the_same_every_time_and_takes_names_as_they_are(index_path, 
     assert all(f">{name}<" in text for name in ("a2024", " _b", "c$x$"))
     again = write_index_map(index_path, str(tmp_path / "again.svg"))
     assert Path(again).read_text(encoding="utf-8") == text
+
+
+def test_the_papers_figure_6_is_drawn_of_a_runs_index(index_path, tmp_path):
+    run = Run(load_config("paper", ["model=extractive", f"index.path={index_path}", f"run={tmp_path}/run"]))
+    drawn = run.draw_map(str(tmp_path / "figure6.svg"))
+    assert drawn == str(tmp_path / "figure6.svg")
+    assert Path(drawn).read_text(encoding="utf-8") == Path(write_index_map(index_path)).read_text(encoding="utf-8")
+    assert run.draw_map() == f"{index_path}/map.svg"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from kit.installed import needs
+from kit.sweeps import small_sweep
 from run_files import index, small_run, small_truth
-from sweeps import small_sweep
 from test_compare_page import other_run
 from test_report_hostile import BAD, hostile_run
 

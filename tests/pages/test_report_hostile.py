@@ -12,8 +12,9 @@ SHOWN = "<script>alert(1)</script>\"' onerror=x [U+202E]␀{{ 7*7 }}</td></style
 
 
 def hostile_run(path, text, url="javascript:alert(1)"):
+    question_id = text.replace("\0", "")  # a NUL is refused in an id
     given = [
-        answer(text, member, text, (text,), answer=text, explanation=text, reply=text, error=text)
+        answer(question_id, member, text, (text,), answer=text, explanation=text, reply=text, error=text)
         | {"measures": {text: 1.5}, "details": text}
         for member in range(2)
     ]
@@ -25,12 +26,14 @@ def hostile_run(path, text, url="javascript:alert(1)"):
     }
     return write_run(
         path,
-        [(ballot(text, text, given) | {"asked_unit": text, "answer_unit": text}, given)],
+        [(ballot(question_id, text, given) | {"asked_unit": text, "answer_unit": text}, given)],
         trace=[
-            item(text, text, text=text, error=text, doc_id=text, note=text),
-            match(text, text=text, node_id=f"{text}:sec0:p0", doc_id=text, kind=text, note=text, scores={text: 1.0}),
+            item(question_id, text, text=text, error=text, doc_id=text, note=text),
+            match(
+                question_id, text=text, node_id=f"{text}:sec0:p0", doc_id=text, kind=text, note=text, scores={text: 1.0}
+            ),
         ],
-        calls=[usage(text, 0)],
+        calls=[usage(question_id, 0)],
         facts=facts,
         urls={text: url},
     )
@@ -40,7 +43,7 @@ def hostile_run(path, text, url="javascript:alert(1)"):
     "url", ["javascript:alert(1)", 'https://e.org/" onmouseover="x', "data:text/html,<script>x</script>"]
 )
 def test_hostile_text_is_shown_and_does_nothing(tmp_path, url):
-    truth = write_truth(tmp_path / "truth.csv", (BAD.strip(), BAD, [BAD]))
+    truth = write_truth(tmp_path / "truth.csv", (BAD.strip().replace("\0", ""), BAD, [BAD]))
     page = page_of(hostile_run(tmp_path / "run", BAD, url), truth)
     check_harmless(page)
     text = Tags(page).text

@@ -30,8 +30,8 @@ from kohaku_ray.pages import report as report_module
 from kohaku_ray.pages.glance import Coverage
 from kohaku_ray.pages.questions import PageLimits
 from kohaku_ray.pages.report import LIMITS, gather, view_run, write_report
-from kohaku_ray.run.record.files import read_run
-from kohaku_ray.run.tables import SCHEMAS
+from kohaku_ray.runs.files import read_run
+from kohaku_ray.store.tables import SCHEMAS
 
 
 @pytest.fixture(scope="module")
@@ -121,11 +121,13 @@ def test_the_interval_of_a_page_takes_the_questions_of_a_cluster_as_one(small, t
 
 def test_what_is_counted_of_a_question_does_not_depend_on_whether_it_is_shown(small, tmp_path):
     """Beyond the questions that are shown no step is read: where a point is lost is told from columns."""
-    given = {key: [answer(key, 0, "7", refs=("a2024",))] for key in ("q1", "q2", "q3")}
+    given = {key: [answer(key, 0, "7", refs=("a2024",))] for key in ("q1", "q2", "q3", "q4")}
     trace = [match("q1"), match("q2", node_id="b2025:sec0:p0:s1", doc_id="B2025"), item("q3", "plan", 0, "a query")]
+    trace += [match("q4", node_id="b2025:sec0:p0:s1", doc_id="B2025")]
     questions = [(ballot(key, "?", rows), rows) for key, rows in given.items()]
     run = write_run(tmp_path / "run", questions, trace=trace)
-    truth = write_truth(tmp_path / "truth.csv", *((key, "41", ["b2025"]) for key in given))
+    # one form of an id (34.10): its first letter is of full width
+    truth = write_truth(tmp_path / "truth.csv", *((key, "977" if key == "q4" else "41", ["ｂ2025"]) for key in given))
     for run_and_truth in (small, (run, truth)):
         whole, shown = view(*run_and_truth)
         fewer, few = view(*run_and_truth, limits=replace(LIMITS[0], questions=1))
@@ -133,7 +135,7 @@ def test_what_is_counted_of_a_question_does_not_depend_on_whether_it_is_shown(sm
         assert fewer.covered == whole.covered
         assert [(cause.name, cause.n) for cause in fewer.causes] == [(cause.name, cause.n) for cause in whole.causes]
         assert [len(each.steps) > 0 for each in few.values()] == [True] + [False] * (len(few) - 1)
-    assert [each.cause for each in few.values()] == ["retrieval", "reading", "reading"]
+    assert [each.cause for each in few.values()] == ["retrieval", "reading", "reading", "no shown text"]
 
 
 def test_rows_that_do_not_stand_by_question_are_refused(small, tmp_path):

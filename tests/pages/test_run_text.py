@@ -4,12 +4,13 @@ import json
 
 import pytest
 from kit.rows import check_rows
-from run_files import match, own_run, plan, small_run
+from run_files import index, match, own_run, plan, small_run
 
 from kohaku_ray.cli import main
 from kohaku_ray.errors import DataError
-from kohaku_ray.pages.run_text import show_question
+from kohaku_ray.pages.run_text import WIDTH, describe_answer, show_question
 from kohaku_ray.pages.text import write_number
+from kohaku_ray.runs.files import question_rows
 
 
 def test_steps_members_and_vote_are_laid_out(tmp_path):
@@ -38,6 +39,43 @@ def test_steps_members_and_vote_are_laid_out(tmp_path):
     assert lines[-1].startswith(
         "took    extractive: 5 calls, 2,700 prompt tokens (19% cached, members share 0%), 200 generated"
     )
+
+
+def described(run, question_id: str, **vote: object) -> list[str]:
+    rows = question_rows(str(run), question_id)
+    rows["votes"][0].update(vote)
+    return describe_answer(rows, str(run.parent / "index"), 1.25).splitlines()
+
+
+def test_an_answer_stands_first_with_its_passage_and_page(tmp_path):
+    index(tmp_path / "index", "a2024")
+    lines = described(small_run(tmp_path / "run"), "q1")
+    assert lines == [
+        "41 MW",
+        "Member 0 read it.",
+        "  a2024  Report, page 4",
+        "    “The hall drew 41 MW in May.”",
+        "3 of 3 members agree",
+        "5 calls, 4 made: 2,200 tokens read, 160 written, $0.0040; 1.2 s",
+    ]
+
+
+def test_members_agree_in_their_own_units(tmp_path):  # PortOS#7304
+    rows = question_rows(str(small_run(tmp_path / "run")), "q1")
+    rows["votes"][0] |= {"answer_value": "41000", "answer_unit": "kW", "asked_unit": "kW"}
+    units = ["MW", "kW", "MW"]
+    rows["answers"] = [row | {"answer_unit": unit} for row, unit in zip(rows["answers"], units, strict=True)]
+    assert "2 of 3 members agree" in describe_answer(rows, str(tmp_path / "index"), 1.25).splitlines()
+
+
+def test_an_answer_has_twelve_lines_at_most_and_an_index_that_is_gone_costs_pages_alone(tmp_path):
+    run = small_run(tmp_path / "run")
+    lines = described(run, "q1", ref_ids=["a2024", "b", "c", "d", "e"], explanation="Long. " * 500)
+    assert len(lines) <= 12
+    assert lines[2] == "  a2024"
+    assert "  and 2 more documents: d, e" in lines
+    assert all(len(line) <= 2 * WIDTH for line in lines)
+    assert described(run, "q4", is_blank=True)[0] == "no answer"
 
 
 def test_without_an_id_the_questions_are_listed(tmp_path, capsys):
@@ -85,7 +123,7 @@ def test_a_question_that_is_not_there_is_named(tmp_path):
     run = str(small_run(tmp_path / "run"))
     with pytest.raises(DataError, match=r"run has no question q1x.*did you mean q1"):
         show_question(run, "q1x", None)
-    with pytest.raises(DataError, match=r"has no question other; it has 4 questions, from q1 on"):
+    with pytest.raises(DataError, match=r"has no question other; it has 4 questions, from q1 on: .* lists them"):
         show_question(run, "other", None)
 
 

@@ -14,8 +14,8 @@ from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
 from kohaku_ray.pages.report import write_report
 from kohaku_ray.pages.runs_page import describe_runs, write_runs
-from kohaku_ray.run.record.directory import RunDirectory
-from kohaku_ray.run.record.listing import list_runs
+from kohaku_ray.store.directory import RunDirectory
+from kohaku_ray.store.listing import list_runs
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,8 @@ def home(tmp_path_factory, tiny_encoder):
         (home / name / "run.json").write_text(text)
     (home / "sweep" / "runs" / "0a1b").mkdir(parents=True)
     (home / "sweep" / "runs" / "0a1b" / "run.json").write_text(json.dumps({**facts, "n_questions": 4}))
-    listed = {"runs": {"runs/0a1b": {"label": "rerank=none, seed=0", "metric": "wattbot", "score": 0.5}}}
+    score = {"metric": "wattbot", "score": 0.5, "low": 0.25, "high": 0.75}
+    listed = {"runs": {"runs/0a1b": {"label": "rerank=none, seed=0", **score}}}
     (home / "sweep" / "runs.json").write_text(json.dumps(listed))
     return home
 
@@ -65,6 +66,31 @@ def test_runs_have_their_state_score_and_the_settings_in_which_they_differ(home)
     assert "cut/run.json is no run's file" in text
 
 
+def test_a_list_fits_its_terminal_and_names_a_deployment_without_its_keys(home, tmp_path):
+    """users6.md 5: 7 of 8 rows repeated all keys of one deployment, and at 60 columns it wrapped into soup."""
+    facts = json.loads((home / "a" / "run.json").read_text())
+    of_server = {f"deployments.small.{key}": "1" for key in ("api_key_env", "base_url", "window_tokens")}
+    for name, more in (
+        ("base", {}),
+        ("small", of_server | {"kohaku.rerank": "combined"}),
+        ("long", of_server | {"deployments.small.window_tokens": "2"}),
+    ):
+        (tmp_path / name).mkdir()
+        settings = {**facts["settings"], **more}
+        (tmp_path / name / "run.json").write_text(json.dumps({**facts, "settings": settings}))
+    listed = list_runs(str(tmp_path))
+    assert listed.differing() == {
+        "base": {},
+        "small": {"deployments.small.window_tokens": "1", "kohaku.rerank": "combined"},
+        "long": {"deployments.small.window_tokens": "2"},
+    }
+    narrow = describe_runs(listed, 60)
+    assert max(map(len, narrow.splitlines())) <= 60
+    assert "kohaku.rerank=combined" in " ".join(narrow.split())
+    assert describe_runs(listed, 400) == describe_runs(listed)
+    assert "wattbot 0.500 (0.250 to 0.750)" in describe_runs(list_runs(str(home)))
+
+
 def test_the_page_links_the_pages_there_are_and_the_command_says_the_same(home, capsys):
     page = (home / "x").with_name("runs.html")
     assert write_runs(list_runs(str(home))) == str(page)
@@ -75,7 +101,7 @@ def test_the_page_links_the_pages_there_are_and_the_command_says_the_same(home, 
     said = json.loads(capsys.readouterr().out)
     assert [run["path"] for run in said["runs"]] == [run.path for run in list_runs(str(home)).runs]
     assert said["page"] == str(page)
-    assert main(["runs", str(home / "nowhere")]) == 1
+    assert main(["runs", str(home / "nowhere")]) == 2
     assert "no such directory" in capsys.readouterr().err
 
 
@@ -107,5 +133,5 @@ def test_a_run_made_before_a_column_was_there_is_shown_and_reported(home, tmp_pa
     assert main(["report", str(run)]) == 0
     assert RunDirectory(str(run)).read_table("usage").column_names == usage.column_names
     pq.write_table(usage.drop_columns(["source"]), run / "usage.parquet")
-    assert main(["show", str(run), "s001"]) == 1
+    assert main(["show", str(run), "s001"]) == 2
     assert "has no column source" in capsys.readouterr().err

@@ -11,8 +11,9 @@ from kohaku_ray.evaluation.metrics import Metric, Part
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.pages.report import score_parts
 from kohaku_ray.pages.sweep_page import page
-from kohaku_ray.pages.sweep_tables import compute_sweep_stats, write_csv
+from kohaku_ray.pages.sweep_tables import write_csv
 from kohaku_ray.sweep.compare import Axis, SweepAnswer, SweepCell, SweepQuestion, SweepRecord, SweepRun, SweepTable
+from kohaku_ray.sweep.statistics import compute_sweep_stats
 
 STYLE = Metric(
     name="style",

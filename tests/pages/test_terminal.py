@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import io
 import itertools
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.pages import terminal
 from kohaku_ray.pages.terminal import (
     INTERRUPTED,
     Progress,
+    UntilInterrupted,
     is_interrupted,
     print_error,
     print_interrupted,
     print_progress,
     print_result,
     print_summary,
-    shown_as,
+    show_as,
     signals_interrupt,
 )
 
@@ -96,12 +101,46 @@ def test_what_an_earlier_start_did_counts_for_no_speed_and_work_may_shrink(capsy
         clock.now = 10.0
         progress.expect(300)
         progress.show(110)
-    line = "race    110/300 questions × cells  1.0/s  about 3 min 10 s left\n"
-    assert capsys.readouterr().err == line
+        clock.now = 20.0
+        progress.show(120)
+    lines = [
+        "race    110/300 questions × cells  1.0/s",
+        "race    120/300 questions × cells  1.0/s  about 3 min 0 s left",
+    ]
+    assert capsys.readouterr().err.splitlines() == lines
+
+
+def test_time_left_is_told_from_the_first_unit_done_and_not_below_5_percent(capsys, clock):
+    """`encode … 23.0/s about 3 h 11 min left` took 5 minutes: an encoder takes long to start (users6.md, doubt 1)."""
+    with Progress("encode", 1000, "texts") as progress:
+        for now, done in ((120, 1), (135, 46), (150, 91), (350, 691)):
+            clock.now = float(now)
+            progress.show(done)
+    assert [line.partition("texts")[2] for line in capsys.readouterr().err.splitlines()] == [
+        "  120 s each",
+        "  3.0/s",
+        "  3.0/s  about 5 min 3 s left",
+        "  3.0/s  about 1 min 43 s left",
+    ]
+
+
+def test_a_bar_gives_no_time_left_below_5_percent(monkeypatch, clock):
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    with Progress("encode", 100, "texts") as progress:
+        progress.show(4)
+        assert " left" not in screen.getvalue()
+        progress.show(100)
+    assert "100%, 00:00 left" in screen.getvalue()
 
 
 def test_slow_work_and_much_work_can_be_read(capsys, clock):
     with Progress("sweep", 13, "runs") as slow, Progress("batch", 2_000_000, "lines") as long:
+        clock.now += 1
+        slow.show(0.0001)
+        long.show(1)
+        capsys.readouterr()
         clock.now += 3600
         slow.show(2 + 14 / 41, "0 failed")
         long.show(1_234_567)
@@ -135,7 +174,7 @@ def test_a_terminal_gets_one_bar_with_the_time_that_is_left(monkeypatch, clock):
 
 
 def test_quiet_leaves_errors_and_the_line(capsys):
-    with shown_as(quiet=True):
+    with show_as(quiet=True):
         print_progress("progress")
         print_result("a table")
         with Progress("answer", 1, "questions") as progress:
@@ -146,7 +185,7 @@ def test_quiet_leaves_errors_and_the_line(capsys):
 
 
 def test_json_alone_is_on_stdout_even_beside_a_library_that_prints(capsys):
-    with shown_as(as_json=True):
+    with show_as(as_json=True):
         print("a library's greeting")
         print_result("a table")
         print_summary("the line", {"text": "\x1b[2J é"})
@@ -157,18 +196,63 @@ def test_json_alone_is_on_stdout_even_beside_a_library_that_prints(capsys):
     assert capsys.readouterr().out == "as before\ufffd\n"
 
 
+PRINTS = """
+import sys
+from kohaku_ray.pages.terminal import print_progress, print_result, print_whatever_reads
+with print_whatever_reads():
+    for _ in range(3):
+        print_progress("at work")
+        print_result("Größe — ≥ 3")
+    print("a library's line")
+    open(sys.argv[1], "w").write("done")
+"""
+
+
+def test_work_goes_on_without_its_reader(tmp_path):
+    """attack6.md, B3: `2>&1 | head -1` ended `answer` with exit code 0 and no outputs."""
+    output, ends = tmp_path / "output", os.pipe()
+    os.close(ends[0])
+    done = subprocess.run([sys.executable, "-c", PRINTS, output], stdout=ends[1], stderr=ends[1], check=False)
+    os.close(ends[1])
+    assert (done.returncode, output.read_text()) == (0, "done")
+
+
+def test_streams_that_are_closed_from_the_start_lead_nowhere(tmp_path):
+    """attack6.md, B20: what was opened next got their numbers, and all that is printed."""
+    output = tmp_path / "output"
+    command = f"exec {shlex.join([sys.executable, '-c', PRINTS, str(output)])} <&- >&- 2>&-"
+    assert subprocess.run(["/bin/sh", "-c", command], check=False).returncode == 0
+    assert output.read_text() == "done"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "ascii:surrogateescape"])  # the last: as LC_ALL=C has it
+def test_a_terminal_that_has_not_a_character_gets_another(tmp_path, encoding):
+    """attack6.md, B15: a traceback after all work."""
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    done = subprocess.run(
+        [sys.executable, "-c", PRINTS, tmp_path / "output"], env=environment, capture_output=True, check=True
+    )
+    begins = "Größe ? ? 3" if encoding == "latin-1" else "Gr??e ? ? 3"
+    assert done.stdout.decode(encoding.partition(":")[0]).startswith(begins)
+
+
 def test_a_signal_is_known_while_the_main_thread_is_in_c_and_until_the_outermost_block_ends():
-    """Ray's processes of a group end by the same signal: what watches them must know of it before Python's handler."""
+    """Ray's processes of a group end by the same signal: what watches them must know of it before Python's handler.
+
+    "(raylet) The autoscaler failed with the following error" once stood before the line that says what ended.
+    """
     mutex, libc = ctypes.create_string_buffer(64), ctypes.CDLL(None)
-    known = []
+    known, written = [], io.StringIO()
 
     def send() -> None:
         time.sleep(0.2)
+        print("before", file=UntilInterrupted(written))
         os.kill(os.getpid(), signal.SIGTERM)
         deadline = time.monotonic() + 10
         while not is_interrupted() and time.monotonic() < deadline:
             time.sleep(0.01)
         known.append(is_interrupted())
+        print("(raylet) failed", file=UntilInterrupted(written))
         libc.pthread_mutex_unlock(mutex)
 
     def wait_in_c() -> None:
@@ -184,7 +268,9 @@ def test_a_signal_is_known_while_the_main_thread_is_in_c_and_until_the_outermost
             wait_in_c()
         thread.join()
         assert is_interrupted()
+        print("the main thread", file=UntilInterrupted(written))
     assert known == [True]
+    assert written.getvalue() == "before\nthe main thread\n"
     assert not is_interrupted()
 
 
@@ -193,18 +279,38 @@ import sys
 from kohaku_ray.pages.terminal import signals_interrupt
 with signals_interrupt():
     try:
-        exec("import os, signal; os.kill(os.getpid(), signal.SIGTERM); list(range(10**6))")
+        exec(f"import os; os.kill(os.getpid(), {sys.argv[1]}); list(range(10**6))")
     except KeyboardInterrupt:
         print("caught")
 sys.exit(3)
 """
 
 
-def test_a_signal_that_comes_within_exec_leaves_the_exit_code_to_the_command(tmp_path):
-    """Classes of libraries are made by ``exec`` while they are imported."""
+@check_rows(
+    "number, is_ignored",
+    [(signal.SIGTERM, False), (signal.SIGHUP, False), (signal.SIGHUP, True), (signal.SIGINT, True)],
+)
+def test_a_signal_that_comes_within_exec_leaves_the_exit_code_to_the_command(tmp_path, number, is_ignored):
+    """Classes of libraries are made by ``exec`` while they are imported; `nohup` ignores SIGHUP (attack6 B12)."""
     (tmp_path / "caught.py").write_text(CAUGHT)
-    done = subprocess.run([sys.executable, "-m", "caught"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (3, "caught\n"), done.stderr
+    done = subprocess.run(
+        [sys.executable, "-m", "caught", str(int(number))],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_IGN if is_ignored else signal.SIG_DFL),
+    )
+    assert (done.returncode, done.stdout) == (3, "" if is_ignored else "caught\n"), done.stderr
+
+
+def test_a_job_whose_terminal_is_closed_ends_without_another_error(monkeypatch):
+    def write(_):
+        raise OSError(errno.EIO, "the terminal is closed")
+
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=write, flush=lambda: None))
+    with signals_interrupt():
+        print_interrupted()
 
 
 class InterruptedAtItsEnd:

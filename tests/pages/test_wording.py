@@ -9,9 +9,9 @@ from pathlib import Path
 from kit.rows import check_rows
 
 import kohaku_ray
+from kohaku_ray.checks.demand import shortage
 from kohaku_ray.pages.text import write_duration
-from kohaku_ray.run.checks.demand import shortage
-from kohaku_ray.run.record.summary import pluralize
+from kohaku_ray.records import pluralize
 
 PACKAGE = Path(kohaku_ray.__file__).parent
 

@@ -1,5 +1,6 @@
 from kit.rows import check_rows
 
+from kohaku_ray.retrieval import evidence
 from kohaku_ray.retrieval.evidence import attribute, terms_of
 
 PASSAGES = [
@@ -29,5 +30,6 @@ def test_a_rare_term_weighs_more_than_two_that_most_passages_have():
     assert attribute("tritium for power and cooling", terms_of(passages)) == "c"
 
 
-def test_without_a_passage_nothing_is_named():
+def test_without_a_passage_nothing_is_named_and_no_explanation_is_tokenised(monkeypatch):
+    monkeypatch.setattr(evidence, "tokenise", None)
     assert attribute("Training draws 12 MW.", terms_of([])) is None

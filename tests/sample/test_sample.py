@@ -13,11 +13,11 @@ import pytest
 from kit.rows import check_rows
 
 from kohaku_ray import sample
+from kohaku_ray.collection.sources import find_sources, questions_of, resolve
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.records import BLANK, UNANSWERABLE
-from kohaku_ray.run.collection.sources import find_sources, questions_of, resolve
 from kohaku_ray.systems.narrative.prepare import story_of
 
 CONVERTED = {  # question id → (number as the document has it, factor to the asked unit)

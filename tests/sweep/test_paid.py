@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from kohaku_ray.run.record.directory import RunDirectory
+from kohaku_ray.errors import DataError
+from kohaku_ray.store.directory import RunDirectory
 from kohaku_ray.sweep import paid as room
-from kohaku_ray.sweep.paid import SweepPaid
-from kohaku_ray.sweep.race import SweepLog
+from kohaku_ray.sweep.paid import LOG, SweepPaid
 
 
 @pytest.fixture
@@ -67,13 +67,40 @@ def test_a_run_that_another_job_has_made_counts_what_it_says(plan):
 
 
 def test_lines_of_others_and_amounts_that_are_none_count_nothing(plan):
-    log = SweepLog(plan.output)
-    log.append("paid", run="../elsewhere", tokens=1000, dollars=9.0)
-    log.append("paid", run="../runs/a", tokens="many", dollars=None)
+    Path(plan.output).mkdir()
+    of_runs = [("../elsewhere", 1000, 9.0), ("../runs/a", "many", None)]
+    lines = [json.dumps({"act": "paid", "run": run, "tokens": n, "dollars": cost}) for run, n, cost in of_runs]
+    Path(plan.output, LOG).write_text("\n".join(lines))
     assert SweepPaid(plan).total() == {}
+
+
+def test_garbage_in_the_log_is_passed_over_and_a_torn_line_stays_alone(plan):
+    Path(plan.output).mkdir()
+    lines = [
+        '{"act": "paid"',
+        "\x00\xff",
+        "[]",
+        '{"act": 3}',
+        '{"act": "paid", "run": 7, "tokens": 9}',
+        '{"act": "seen", "questions": 4, "in_race": []}',  # of a release that steered races
+        "[" * 100_000,
+        '{"act": "pa',
+    ]
+    Path(plan.output, LOG).write_text("\n".join(lines))
+    SweepPaid(plan).add(plan.runs["a"].run, {"tokens": 10, "dollars": 0.5})
+    assert SweepPaid(plan).total() == {"tokens": 10, "dollars": 0.5}
+
+
+def test_a_log_that_cannot_be_opened_is_said_by_its_path(plan):
+    spent = SweepPaid(plan)
+    Path(plan.output, LOG).mkdir(parents=True)
+    with pytest.raises(DataError, match=r"sweep\.jsonl: cannot be written \(Is a directory\): .* -o"):
+        spent.add(plan.runs["a"].run, {"tokens": 10, "dollars": 0.5})
+    with pytest.raises(DataError, match=r"sweep\.jsonl: cannot be read \(Is a directory\)"):
+        SweepPaid(plan)
 
 
 def test_the_log_holds_its_directories_as_they_lie_to_it(plan, tmp_path):
     SweepPaid(plan).add(plan.runs["a"].run, {"tokens": 1, "dollars": 0.0})
-    [entry], _ = SweepLog(plan.output).read()
+    entry = json.loads(Path(plan.output, LOG).read_text())
     assert entry["run"] == "../runs/a"

@@ -137,7 +137,7 @@ def test_table_6_stands_in_docs():
 def test_the_paper_searches_sixty_four_matches():
     """A.2: "the 4 × 16 = 64 raw matches"; Algorithm 1 searches the n planned queries alone."""
     settings = load_config("paper").settings
-    assert settings.n_searched * settings.top_k == 64
+    assert settings.queries * settings.top_k == 64
 
 
 def test_preset_paper_holds_what_the_paper_states():

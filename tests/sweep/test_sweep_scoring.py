@@ -2,14 +2,16 @@
 
 import pytest
 
+from kohaku_ray.answering.vote_files import run_vote
 from kohaku_ray.config import Config
 from kohaku_ray.ensemble.settings import VoteRule
+from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import Metric, Part, find_metric
 from kohaku_ray.evaluation.submissions import read_submission, write_submission
-from kohaku_ray.run.exchange.vote_files import run_vote
 from kohaku_ray.sweep import collect as sweep_results
 from kohaku_ray.sweep.load import PoolConfig, load_sweep
 from kohaku_ray.sweep.plan import plan_sweep
+from kohaku_ray.sweep.statistics import compute_sweep_stats
 from kohaku_ray.sweep.study import ensembles, pool_of
 
 TRUTH = "id,question,answer_value,ref_id\nq1,How much?,1000,['a']\nq2,Which?,GPT-3,['b']\nq3,When?,is_blank,is_blank\n"
@@ -58,6 +60,17 @@ def test_a_study_says_what_no_vote_can_reach(plan, tmp_path):
     truth.write_text(truth.read_text().replace("GPT-3", "BERT"))
     (note,) = [note for note in sweep_results.collect(plan, {}).tables[0].notes if note.startswith("Ceiling")]
     assert "on 1 of 3 questions (33.3%; 95 % by Clopper and Pearson: 0.8% to 90.6%)" in note
+
+
+def test_questions_of_a_cluster_are_taken_as_one_and_a_column_that_is_not_there_is_refused(plan, tmp_path):
+    sweep = str(tmp_path / "sweep.yaml")
+    with pytest.raises(DataError, match="has no column doc; its columns are id, question, answer_value, ref_id"):
+        plan_sweep(load_sweep(sweep, cluster="doc"))
+    collected = sweep_results.collect(plan_sweep(load_sweep(sweep, cluster="ref_id")), {})
+    assert (collected.cluster, collected.clusters) == ("ref_id", {"q1": "['a']", "q2": "['b']", "q3": "question q3"})
+    [stats] = compute_sweep_stats(collected)
+    assert stats.selection.n_clusters == 3
+    assert sweep_results.collect(plan, {}).clusters is None
 
 
 def test_a_metric_without_marks_skips_the_table_and_says_why(plan, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import re
 
@@ -24,6 +25,18 @@ from kohaku_ray.systems.kohaku.settings import KohakuSettings
 
 QUESTION = Question("q1", "How high was the tide at the harbour in May?")
 ANSWER = {"explanation": "", "answer": "2 m", "answer_value": "2", "answer_unit": "m", "ref_id": [], "is_blank": False}
+
+
+@pytest.fixture(autouse=True)
+def image_tokens(monkeypatch):
+    """Let a test say what an image takes; by default as little as the small documents here need."""
+
+    def set_tokens(n_tokens):
+        module = importlib.import_module("kohaku_ray.systems.kohaku.answer")  # the package's name is the function
+        monkeypatch.setattr(module, "IMAGE_TOKENS", n_tokens)
+
+    set_tokens(20)
+    return set_tokens
 
 
 def text(words):
@@ -56,7 +69,6 @@ IMAGES = np.array([row for row in range(len(INDEX)) if INDEX.attachment_kind(row
 def answered(script=None, window_tokens=None, **changed):
     """One answer; returns it and the tools."""
     fields = {"queries": 1, "bm25_top_k": 0, "top_k": 2, "top_k_final": None, "max_retries": 0, "image_top_k": 2}
-    fields["image_tokens"] = 20
     config = KohakuSettings(**{**fields, **changed})
     tools = ScriptedTools(INDEX, script or (lambda call: json.dumps(ANSWER)), SYSTEM, window_tokens=window_tokens)
 
@@ -84,9 +96,9 @@ def test_images_nearest_to_the_queries_join_the_context_once_each():
 
 
 def test_sent_images_stand_in_rank_order_and_each_line_says_which():
-    _, tools = answered(send_images=True, image_pixels=5000)
+    _, tools = answered(send_images=True)
     prompt = tools.sent[-1].prompt
-    assert prompt.images == tuple(PromptImage(f"/index/images/{name}.png", 5000) for name in ("tide", "crane"))
+    assert prompt.images == tuple(PromptImage(f"/index/images/{name}.png", 1 << 20) for name in ("tide", "crane"))
     lines = [line for line in prompt.user.split("\n") if "Image " in line or "Crane" in line]
     assert lines == ["[ref_id=sea] Image 1: Tide at the harbour, May.", "[ref_id=sea] Image 2: Crane at work."]
 
@@ -106,9 +118,10 @@ def test_near_adds_the_images_in_the_sections_of_the_matches_those_without_a_cap
 
 
 @pytest.mark.parametrize(("sends", "n_images"), [(False, 2), (True, 1)])
-def test_images_take_their_tokens_of_the_budget_and_at_most_half_of_it(sends, n_images):
+def test_images_take_their_tokens_of_the_budget_and_at_most_half_of_it(image_tokens, sends, n_images):
+    image_tokens(10)
     limited, whole = (
-        answered(image_top_k=2, send_images=sends, image_tokens=10, max_context_tokens=tokens, top_k=9)[0].measures
+        answered(image_top_k=2, send_images=sends, max_context_tokens=tokens, top_k=9)[0].measures
         for tokens in (30, None)
     )
     assert limited["images"] == n_images
@@ -119,7 +132,7 @@ def test_a_refused_length_drops_an_image():
     def script(call):
         return ContextOverflowError("too long") if len(call.prompt.images) > 1 else json.dumps(ANSWER)
 
-    answer, tools = answered(script, send_images=True, top_k=8, image_tokens=3)
+    answer, tools = answered(script, send_images=True, top_k=8)
     assert [len(call.prompt.images) for call in tools.sent] == [2, 1]
     assert answer.measures["overflowed"] == 1
 

@@ -79,6 +79,15 @@ def test_gold_answers_are_never_handed_on_in_any_case(spelling):
     assert "5" not in first.columns.values()
 
 
+def test_null_and_nan_are_empty_and_every_column_of_json_lines_counts():  # openfold-3#167
+    lines = b'{"id": "q1", "answer_unit": NaN}\n{"id": "q2", "question": "Why?", "answer_unit": null, "topic": NaN}\n'
+    [first, second] = read_questions("q.jsonl", lines)
+    assert (first.text, first.answer_unit) == ("", None)
+    assert (second.text, second.answer_unit, second.columns["topic"]) == ("Why?", None, "")
+    with pytest.raises(DataError, match="1 of 1 questions have no id"):
+        read_questions("q.jsonl", b'{"id": NaN, "question": "Why?"}\n')
+
+
 def test_order_limit_and_an_empty_or_long_text_are_kept():
     data = "id,question\n" + "".join(f"q{n},ask {n}\n" for n in range(9, 0, -1))
     assert [question.question_id for question in read_questions("q.csv", data.encode(), limit=3)] == ["q9", "q8", "q7"]
@@ -93,12 +102,18 @@ def test_order_limit_and_an_empty_or_long_text_are_kept():
 @check_rows(
     ("name", "data", "message"),
     [
-        ("q.csv", b"id,question\n", "q.csv: no questions"),
-        ("q.csv", b"", "q.csv: no questions"),
+        ("q.csv", b"id,question\n", "q.csv holds no questions: write one per row, below a header"),
+        ("q.csv", b"", "q.csv holds no questions: write one per row, below a header"),
         ("q.csv", b"key,question\n1,a\n", "no column id or question_id; it has key, question"),
         ("q.csv", b"id,ask\n1,a\n", "no column question or text; it has id, ask"),
-        ("q.csv", b"id,question\n,a\nx,b\n,c\n", "2 of 3 questions have no id, first at row 1"),
-        ("q.csv", b"id,question\nx,a\ny,b\nx,c\n", "1 id is used more than once .first 'x', rows 1, 3.: make"),
+        ("q.csv", b"id,question\n,a\nx,b\n,c\n", "2 of 3 questions have no id, first at line 2"),
+        ("q.csv", b'id,question\nx,"a\nb"\n\n,c\n', "1 of 2 questions have no id, first at line 5"),
+        ("q.csv", b"id,question\nx,a\ny,b\nx,c\n", "1 id is used more than once .first 'x': line 2, line 4.: make"),
+        (
+            "q.jsonl",
+            b'{"id": "a\\u0000b", "question": "x"}\n',
+            "a NUL in the id of line 1, which no CSV file can hold: remove it",
+        ),
         ("q.csv", b"id,question\nx,\x81\n", "not valid UTF-8: byte 0x81 at offset 14"),
         ("q.jsonl", b'{"id": 1}\nnot json\n', "line 2: not JSON"),
         ("q.jsonl", b"[1]\n", "line 1: a list, expected an object"),

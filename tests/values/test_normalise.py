@@ -82,6 +82,7 @@ def test_what_is_not_one_answer():
         ("1000", "1001.1", None),
         ("1000", "998.9", None),
         ("1", "yes", "kWh"),
+        ("293.15 K", "293150", "°C"),  # js-abbreviation-number#16: K is kelvin, no thousand
     ]
     assert [row for row in rows if group_values(row[:2], row[2]) != [0, 1]] == []
 

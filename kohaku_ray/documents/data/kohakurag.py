@@ -18,6 +18,7 @@ from kohaku_ray.documents.text.content import decode_text, default_doc_id, flat_
 from kohaku_ray.documents.text.plain import text_sections
 from kohaku_ray.documents.text.sentences import split_sentences
 from kohaku_ray.errors import DataError
+from kohaku_ray.removed import removed_parser
 
 MAX_PAGE = 2**31 - 1  # largest page number the node table can hold
 _PLACEHOLDER = re.compile(
@@ -45,13 +46,16 @@ def parse_kohakurag(name: str, data: bytes, images: bool = False) -> Document:
     file with a text but no sections is read as plain text. With ``images`` a placeholder without a path has its name as
     its path.
     """
-    root = load_json(name, data)
+    root = _load_json(name, data)
+    if parser := _parser_of(root):
+        raise DataError(f"{name} is {removed_parser(parser)}.")
     if not isinstance(root, dict):
-        raise DataError(f"{name} is {_shown(root)}, expected an object with document_id, title and sections.")
+        rows = " (rows of texts are read from .jsonl: an object per line)" if isinstance(root, list) else ""
+        raise DataError(f"{name} is {_shown(root)}, expected an object with document_id, title and sections{rows}.")
     return _Reader(name, images).document(root)
 
 
-def load_json(name: str, data: bytes) -> Any:
+def _load_json(name: str, data: bytes) -> Any:
     """Read a file of JSON."""
     text, _ = decode_text(name, data)
     try:
@@ -64,6 +68,17 @@ def load_json(name: str, data: bytes) -> Any:
         ) from None
     except ValueError as error:  # an integer of thousands of digits
         raise DataError(f"{name} is not valid JSON: {error}.") from None
+
+
+def _parser_of(root: Any) -> str:
+    """The parser of documents that wrote a file; empty where none of those did whose files are often at hand."""
+    if isinstance(root, list):
+        blocks = [block for page in root for block in (page if isinstance(page, list) else [page])]
+        return "MinerU" if blocks and all(isinstance(block, dict) and "bbox" in block for block in blocks) else ""
+    keys = root if isinstance(root, dict) else {}
+    if keys.get("schema_name") == "DoclingDocument":
+        return "Docling"
+    return "MinerU" if "pdf_info" in keys else "Marker" if {"block_type", "page_stats"} & keys.keys() else ""
 
 
 def write_kohakurag(document: Document) -> str:

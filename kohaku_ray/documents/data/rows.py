@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kohaku_ray.documents.data.kohakurag import MAX_PAGE, parse_kohakurag
 from kohaku_ray.documents.model import Document, Paragraph, Parsed, Section
@@ -29,6 +29,10 @@ from kohaku_ray.documents.text.sentences import split_lines, split_sentences
 from kohaku_ray.documents.text.tables import written_rows
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import pluralize
+from kohaku_ray.removed import removed_parser
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 HUB = "hf://"  # prefix of a data set on the Hugging Face hub, whose rows are read as JSON lines
 JSON_LINES = ("jsonl", "ndjson")
@@ -44,16 +48,50 @@ def suffix_of(name: str) -> str:
     return "jsonl" if name.startswith(HUB) and suffix not in ROW_SUFFIXES else suffix
 
 
+class RowTable(NamedTuple):
+    """A file of rows.
+
+    Attributes:
+        columns: Their names, of JSON lines those of all rows.
+        rows: By column; values of CSV are texts, and a cell that is missing at a row's end is None.
+        ragged: Numbers, from 0, of the rows with more or fewer cells than the header: the mark of an unquoted comma.
+        odd: What is odd about its bytes; whoever reads a person's file says it.
+        lines: The line at which each row begins, as an editor shows it; of Parquet none.
+    """
+
+    columns: tuple[str, ...]
+    rows: list[Mapping[str, Any]]
+    ragged: tuple[int, ...] = ()
+    odd: tuple[str, ...] = ()
+    lines: Sequence[int] = ()
+
+
 def read_rows(
     name: str, data: bytes, what: str = "rows", rejects: list[tuple[str, str]] | None = None
 ) -> list[Mapping[str, Any]]:
-    """Read the rows of a file by its suffix, each by column; values of CSV are texts.
+    """Read the rows of ``read_table``, of which none has more cells than the header."""
+    return read_table(name, data, what, rejects, keep_ragged=False).rows
 
-    ``what`` is what rows are called in messages. ``rejects`` takes the place and reason of every bad JSON line; without
-    it the first one is an error.
+
+def read_table(
+    name: str,
+    data: bytes,
+    what: str = "rows",
+    rejects: list[tuple[str, str]] | None = None,
+    *,
+    keep_ragged: bool,
+) -> RowTable:
+    """Read a file of rows by its suffix: questions, gold answers, submissions, metadata, documents.
+
+    Args:
+        name: Its path or URI.
+        data: Its content.
+        what: What rows are called in messages.
+        rejects: Takes the place and reason of every bad JSON line; None: the first one is an error.
+        keep_ragged: Whether a row of a CSV may have more cells than the header; those are left out.
 
     Raises:
-        DataError: It cannot be read in its format, or has another suffix.
+        DataError: It cannot be read in its format, has another suffix, or more than `MOST_COLUMNS`.
     """
     suffix = suffix_of(name)
     if suffix == "parquet":
@@ -61,17 +99,57 @@ def read_rows(
         import pyarrow.parquet as pq
 
         try:
-            table = pq.read_table(io.BytesIO(data))
-            _check_columns(name, table.column_names)
-            rows: list[Mapping[str, Any]] = table.to_pylist()
+            file = pq.ParquetFile(io.BytesIO(data))
+            _check_columns(name, file.schema_arrow.names)
+            return RowTable(tuple(file.schema_arrow.names), _parquet_rows(name, file, len(data)))
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{name} is not Parquet: {error}") from None
-        return rows
     if suffix in JSON_LINES:
-        return list(_json_lines(name, data, rejects))
-    if suffix in ("csv", "tsv"):
-        return read_cells(name, decode_text(name, data)[0])[1]
+        odd: list[str] = []
+        numbered = list(_json_lines(name, data, rejects, odd))
+        rows = [row for _, row in numbered]
+        columns = tuple(dict.fromkeys(column for row in rows for column in row))
+        _check_columns(name, columns)
+        return RowTable(columns, rows, odd=tuple(odd), lines=[line for line, _ in numbered])
+    if suffix in ("csv", "tsv", ""):
+        text, odd_bytes = decode_text(name, data)
+        return _read_cells(name, text, keep_ragged)._replace(odd=odd_bytes)
     raise DataError(f"{name}: {what} are read from .csv, .tsv, .jsonl or .parquet, not .{suffix}")
+
+
+MOST_UNPACKED, MOST_UNPACKED_BYTES = 200, 2**28
+"""How many times its bytes a Parquet file may hold in memory; as many bytes any file may."""
+
+_CELL_BYTES = 64  # of a value in Python, beside its content
+_BATCH_ROWS = (32, 4096)  # fewest, as reading row by row is slow, and most
+
+
+def _parquet_rows(name: str, file: pq.ParquetFile, n_bytes: int) -> list[Mapping[str, Any]]:
+    """Read the rows of a Parquet file in batches; a ``DataError`` where a small file makes gigabytes (B19)."""
+    import pyarrow as pa
+
+    most = max(MOST_UNPACKED * n_bytes, MOST_UNPACKED_BYTES)
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    n_values = sum(group.column(number).num_values for group in groups for number in range(group.num_columns))
+    n_unpacked = max(sum(group.total_byte_size for group in groups), n_values * _CELL_BYTES)
+    rows: list[Mapping[str, Any]] = []
+    # a value that a group stores once may stand in all of its rows
+    longest = max((group.total_byte_size for group in groups), default=0)
+    fewest_rows, most_rows = _BATCH_ROWS
+    batches = file.iter_batches(min(max(most // max(longest, 1), fewest_rows), most_rows))
+    n_read = 0
+    while n_unpacked <= most:
+        batch = next(batches, None)
+        if batch is None:
+            return rows
+        for column in batch.columns:
+            decoded = column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
+            n_read += decoded.nbytes + batch.num_rows * _CELL_BYTES
+        n_unpacked = max(n_unpacked, n_read)
+        rows += batch.to_pylist() if n_unpacked <= most else []
+    raise DataError(
+        f"{name} has {n_bytes:,} bytes, and more than {most:,} in memory: write it without repeated values, or in parts"
+    )
 
 
 MAX_HEADER_CHARS = 100_000  # of a CSV, that are looked at for its separator
@@ -98,73 +176,134 @@ def separator_of(text: str) -> tuple[str, int]:
     return separator, start - len(last) - 1 if is_header and counts[separator] > 1 else start
 
 
-def read_cells(name: str, text: str) -> tuple[list[str], list[Mapping[str, Any]]]:
-    """Read the header of a CSV, and its rows as texts by column; a missing cell at a row's end is None.
+MAX_CELL_CHARS = 10_000_000  # longest cell, in characters
 
-    Raises:
-        DataError: A quote is not closed, a row has more cells than the header, or two columns of one name
-            differ.
-    """
+
+def _csv_lines(text: str) -> Iterator[tuple[int, list[str] | str]]:
+    """Yield the header and the rows of a CSV but blank lines: where each begins, and its cells, or why it is none."""
     separator, start = separator_of(text)
-    rows: list[Mapping[str, Any]] = []
-    header: list[str] | None = None
-    limit = csv.field_size_limit(2**31 - 1)
-    reader = csv.reader(io.StringIO(text[start:], newline=""), delimiter=separator, strict=True)
     n_above = text.count("\n", 0, start)
+    reader = csv.reader(io.StringIO(text[start:], newline=""), delimiter=separator, strict=True)
+    limit = csv.field_size_limit(MAX_CELL_CHARS)
     try:
         while True:
             line = n_above + reader.line_num + 1
             try:
                 cells = next(reader, None)
             except csv.Error as error:
-                raise DataError(
-                    f"{name}: line {line} is not CSV ({error} at line {n_above + reader.line_num}): close its "
-                    "quotes, and double the quotes within a text"
-                ) from None
+                yield (
+                    line,
+                    f"is not CSV ({error} at line {n_above + reader.line_num}): close its quotes, and double the "
+                    "quotes within a text",
+                )
+                continue
             if cells is None:
-                return header or [], rows
-            if header is None:
-                header = [cell.strip() for cell in cells]
-                doubled = [(header.index(column), i) for i, column in enumerate(header) if column in header[:i]]
-            elif cells:
-                if any(map(str.strip, cells[len(header) :])):
-                    raise DataError(
-                        f"{name}: line {line} has {pluralize(len(cells), 'cell')}, the header has {len(header)}: put "
-                        f"texts with {'commas' if separator == ',' else repr(separator)} in double quotes, or name "
-                        "each column in the header"
-                    )
-                row = dict(zip_longest(header, cells[: len(header)]))
-                if any(cells[i : i + 1] not in ([], cells[first : first + 1]) for first, i in doubled if header[i]):
-                    _check_columns(name, header)  # columns that are equal lose nothing
-                rows.append(row)
+                return
+            if cells:
+                yield line, cells
     finally:
         csv.field_size_limit(limit)
 
 
+def _miscount(cells: Sequence[str], header: Sequence[str]) -> str:
+    or_name = ", or name each column in the header" * (len(cells) > len(header))
+    return (
+        f"has {pluralize(len(cells), 'cell')}, the header has {len(header)}: put texts with separators or line breaks "
+        f"in double quotes{or_name}"
+    )
+
+
+def _read_cells(name: str, text: str, keep_ragged: bool) -> RowTable:
+    ragged: list[int] = []
+    rows: list[Mapping[str, Any]] = []
+    lines: list[int] = []
+    header: list[str] | None = None
+    for line, cells in _csv_lines(text):
+        if isinstance(cells, str):
+            raise DataError(f"{name}: line {line} {cells}")
+        if header is None:
+            header = [cell.strip() for cell in cells]
+            _check_number(name, len(header))
+            doubled = [(header.index(column), i) for i, column in enumerate(header) if column in header[:i]]
+            continue
+        if len(cells) != len(header):
+            ragged.append(len(rows))
+        if not keep_ragged and any(map(str.strip, cells[len(header) :])):
+            raise DataError(f"{name}: line {line} {_miscount(cells, header)}")
+        if any(cells[i : i + 1] not in ([], cells[first : first + 1]) for first, i in doubled if header[i]):
+            _check_columns(name, header)  # columns that are equal lose nothing
+        rows.append(dict(zip_longest(header, cells[: len(header)])))
+        lines.append(line)
+    return RowTable(tuple(header or ()), rows, tuple(ragged), lines=lines)
+
+
+MOST_COLUMNS = 10_000  # of a file of rows, of which each row is held by column: a million took 25 s (B19)
+
+
+def _check_number(name: str, n_columns: int) -> None:
+    if n_columns > MOST_COLUMNS:
+        raise DataError(f"{name} has {n_columns:,} columns, at most {MOST_COLUMNS:,} are read: leave out unused ones.")
+
+
 def _check_columns(name: str, columns: Sequence[str]) -> None:
+    _check_number(name, len(columns))
     doubled = next((column for column, n in Counter(columns).items() if column and n > 1), None)
     if doubled is not None:
         raise DataError(f"{name} has two columns called {doubled!r}: rename or remove one.")
 
 
+def check_ids(name: str, table: RowTable, ids: Sequence[str | None], what: str, column: str = "id") -> None:
+    """Raise ``DataError`` where ids, in the order of a table's rows, are missing, doubled or hold a NUL.
+
+    None stands for a row that is empty.
+    """
+    known = [row_id for row_id in ids if row_id is not None]
+    if all(known) and len({*known}) == len(known) and not any("\0" in row_id for row_id in known):
+        return
+    places_of_id: dict[str, list[str]] = {}
+    places = [f"line {line}" for line in table.lines] or [f"row {number}" for number in range(1, len(ids) + 1)]
+    for row_id, place in zip(ids, places, strict=True):
+        if row_id is not None:
+            places_of_id.setdefault(row_id, []).append(place)
+    faults = []
+    if missing := places_of_id.pop("", None):
+        faults.append(f"{len(missing)} of {len(known)} {what} have no {column}, first at {missing[0]}: give each one")
+    if doubled := {row_id: places for row_id, places in places_of_id.items() if len(places) > 1}:
+        first, places = next(iter(doubled.items()))
+        faults.append(
+            f"{len(doubled)} id{'s are' if len(doubled) > 1 else ' is'} used more than once "
+            f"(first {first!r}: {', '.join(places)}): make them unique"
+        )
+    if with_nul := [place for row_id, places in places_of_id.items() if "\0" in row_id for place in places]:
+        faults.append(f"a NUL in the {column} of {', '.join(with_nul)}, which no CSV file can hold: remove it")
+    raise DataError(f"{name}: {'; '.join(faults)}")
+
+
 def cell_of(value: Any) -> str:
-    """Write a value as the cell of a CSV that means the same: lists as JSON, null as nothing."""
-    if value is None:
+    """Write a value as the cell of a CSV that means the same: lists as JSON, null and NaN as nothing."""
+    if value is None or value != value:  # NaN is not itself
         return ""
     if isinstance(value, bool | float | list | dict):
         return json.dumps(value, ensure_ascii=False, default=str)
     return str(value)
 
 
-def _json_lines(name: str, data: bytes, rejects: list[tuple[str, str]] | None) -> Iterator[Mapping[str, Any]]:
+def _json_lines(
+    name: str, data: bytes, rejects: list[tuple[str, str]] | None, odd: list[str]
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        data = decode_text(name, data)[0].encode()
+    n_western = 0
     # a line ends at \n alone: str.splitlines would cut at characters that a JSON text may hold
     for number, line in enumerate(data.removeprefix(codecs.BOM_UTF8).split(b"\n"), 1):
         if not line.strip():
             continue
         try:
-            row = json.loads(decode_text("it", line)[0], object_pairs_hook=unique_keys)
+            text, odd_bytes = decode_text("it", line)
+            n_western += bool(odd_bytes)
+            row = json.loads(text, object_pairs_hook=unique_keys)
             if isinstance(row, dict):
-                yield row
+                yield number, row
                 continue
             reason = f"a {type(row).__name__}, expected an object"
         except DataError as error:
@@ -176,6 +315,8 @@ def _json_lines(name: str, data: bytes, rejects: list[tuple[str, str]] | None) -
         if rejects is None:
             raise DataError(f"{name}, line {number}: {reason}")
         rejects.append((f"{name}: line {number}", reason))
+    if n_western:
+        odd.append(f"{pluralize(n_western, 'line')} not in UTF-8: read as Windows-1252")
 
 
 ROW_FORMATS = (".jsonl", ".ndjson", ".parquet")
@@ -193,9 +334,6 @@ def parse_rows(name: str, data: bytes) -> Parsed:
     A row has a text, and may have an id, a title and metadata in all other columns; or it is a KohakuRAG document, with
     ``sections``.
     """
-    # Here: question files are read by this module, too, and the parsers of HTML and Markdown are slow to import.
-    from kohaku_ray.documents.data.parser_output import olmocr_id
-
     rejects: list[tuple[str, str]] = []
     rows = read_rows(name, data, "documents", rejects)
     columns = dict.fromkeys(column for row in rows for column in row)
@@ -205,12 +343,8 @@ def parse_rows(name: str, data: bytes) -> Parsed:
             f"{name} has no column {' or '.join(TEXTS[:3])}; its columns are {shown}: rename that of the text."
         )
     documents: list[Document] = []
-    names = Counter(map(olmocr_id, rows))
     for number, row in enumerate(rows):
         try:
-            source = olmocr_id(row)
-            if source and names[source] == 1:
-                row = {**row, "id": source}
             documents.append(_document(f"{default_doc_id(name)}-{number}", row))
         except DataError as error:
             rejects.append((f"{name}: row {number}", str(error)))
@@ -218,8 +352,6 @@ def parse_rows(name: str, data: bytes) -> Parsed:
 
 
 def _document(default: str, row: Mapping[str, Any]) -> Document:
-    from kohaku_ray.documents.data.parser_output import olmocr_id, parse_olmocr  # see ``parse_rows``
-
     doc_id = valid_doc_id(_first(row, IDS) or default, "row")
     if row.get("sections"):
         root = {**row, "document_id": doc_id}
@@ -229,8 +361,9 @@ def _document(default: str, row: Mapping[str, Any]) -> Document:
         raise DataError(
             f"{' and '.join(name for name in TEXTS if name in row) or TEXTS[0]} is empty: fill in or remove it"
         )
-    if olmocr_id(row):
-        return parse_olmocr(doc_id, row)
+    attributes = row.get("attributes")
+    if isinstance(attributes, dict) and "pdf_page_numbers" in attributes:
+        raise DataError(removed_parser("olmOCR"))
     title = well_formed(cell_of(row.get("title"))).strip()
     if not title and "contents" in row and "doc_id" not in row and "\n" in text:  # FlashRAG: the title, then the text
         title, text = (part.strip() for part in text.split("\n", 1))
@@ -250,8 +383,6 @@ def _first(row: Mapping[str, Any], columns: tuple[str, ...]) -> str:
 COLUMNS = ("text", "doc_id", "section", "page", "title")
 """Columns read; other columns are metadata where all rows hold one value."""
 
-MAX_CELL_CHARS = 10_000_000  # longest cell, in characters
-
 
 def parse_csv(name: str, data: bytes) -> Document:
     """Parse a CSV of one paragraph per row.
@@ -260,26 +391,24 @@ def parse_csv(name: str, data: bytes) -> Document:
     in every row that has them. Rows without a text are left out. Any other column with a single value is metadata.
     Without a column ``text`` the file is data: a row reads ``column: value; …``.
     """
-    way_out = f"rename the column of the paragraphs to text (also read: {', '.join(COLUMNS[1:])})"
-    rows = []
     text, odd = decode_text(name, data)
-    try:
-        read = csv_rows(name, text, ["text"], way_out)
-    except MissingColumnError:
+    rows: list[tuple[int, dict[str, str]]] = []
+    for line, read in csv_rows(name, text):
+        if isinstance(read, str):
+            raise DataError(f"{name}: line {line} {read}.")
+        rows.append((line, read))
+    names = [column.lower() for column in rows[0][1]] if rows else []
+    if "text" not in names:
         paragraphs = []
-        for line, row in csv_rows(name, text, [], way_out, fold_names=False):
-            if isinstance(row, str):
-                raise DataError(f"{name}: line {line} {row}.") from None
+        for _, row in rows:
             cells = [" ".join(cell.split()) for cell in row.values()]
             for written in written_rows([list(row), cells], has_header=True):
                 spans = split_lines(written) if len(written) <= MAX_ROW_CHARS else split_sentences(written)
                 paragraphs.append(Paragraph(written, spans))
         doc_id = default_doc_id(name)
         return Document(doc_id, doc_id, (Section(doc_id, tuple(paragraphs)),) if paragraphs else (), odd=odd)
-    for line, row in read:
-        if isinstance(row, str):
-            raise DataError(f"{name}: line {line} {row}.")
-        rows.append((line, row))
+    _check_columns(name, names)
+    rows = [(line, dict(zip(names, row.values(), strict=True))) for line, row in rows]
     doc_id = _only(name, rows, "doc_id") or default_doc_id(name)
     title = _only(name, rows, "title") or doc_id
     sections = []
@@ -296,70 +425,39 @@ def parse_csv(name: str, data: bytes) -> Document:
 MAX_ROW_CHARS = 500  # longest row of data, in characters, that is one sentence
 
 
-class MissingColumnError(DataError):
-    """A CSV lacks a required column."""
-
-
 def csv_rows(
-    name: str, text: str, required: Sequence[str], way_out: str, fold_names: bool = True
+    name: str, text: str, required: Sequence[str] = (), way_out: str = ""
 ) -> list[tuple[int, dict[str, str] | str]]:
     """Read the rows below a header: the line that each begins on, and its trimmed cells, or why it cannot be read.
 
-    Without ``fold_names`` the header is kept as it is written.
+    With required columns the header is read in lower case.
 
     Raises:
-        MissingColumnError: The header, read in lower case, lacks a required column (the message ends in ``way_out``).
-        DataError: The header has a column twice, or is not CSV.
+        DataError: The header lacks a required column (the message ends in ``way_out``), has one twice, or is not CSV.
     """
-    limit = csv.field_size_limit(MAX_CELL_CHARS)
     rows: list[tuple[int, dict[str, str] | str]] = []
-    header: list[str] | None = None
-    separator, start = separator_of(text)
-    n_above = text.count("\n", 0, start)
-    reader = csv.reader(io.StringIO(text[start:], newline=""), delimiter=separator, strict=True)
-    try:
-        while True:
-            line = n_above + reader.line_num + 1
-            try:
-                cells = [cell.strip() for cell in next(reader)]
-            except StopIteration:
-                break
-            except csv.Error as error:
-                reason = (
-                    f"is not CSV ({error} at line {n_above + reader.line_num}): quote texts and double quotes in them"
-                )
-                if header is None:
-                    raise DataError(f"{name} {reason}.") from None
-                rows.append((line, reason))
-                continue
-            if not any(cells):
-                continue
-            if header is None:
-                header = _header(name, cells, required, way_out, fold_names)
-            elif len(cells) != len(header):
-                reason = f"has {pluralize(len(cells), 'cell')}, the header has {len(header)}"
-                or_name = ", or name each column in the header" * (len(cells) > len(header))
-                rows.append((line, f"{reason}: put texts with commas or line breaks in double quotes{or_name}"))
-            else:
-                rows.append((line, {column: cell for column, cell in zip(header, cells, strict=True) if column}))
-    finally:
-        csv.field_size_limit(limit)
-    if header is None:
-        _header(name, [], required, way_out)
-    return rows
-
-
-def _header(
-    name: str, cells: Sequence[str], required: Sequence[str], way_out: str, fold_names: bool = True
-) -> list[str]:
-    header = [cell.lower() if fold_names else cell for cell in cells]
-    missing = [column for column in required if column not in header]
-    if missing:
+    header: list[str] = []
+    for line, read in _csv_lines(text):
+        if isinstance(read, str):
+            if not header:
+                raise DataError(f"{name} {read}.")
+            rows.append((line, read))
+            continue
+        cells = [cell.strip() for cell in read]
+        if not any(cells):
+            continue
+        if not header:
+            header = [cell.lower() for cell in cells] if required else cells
+            _check_columns(name, header)
+        elif len(cells) != len(header):
+            rows.append((line, _miscount(cells, header)))
+        else:
+            rows.append((line, {column: cell for column, cell in zip(header, cells, strict=True) if column}))
+    if missing := [column for column in required if column not in header]:
         shown = ", ".join(repr(column[:40]) for column in header[:12]) or "none"
         lacks = f"the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
-        raise MissingColumnError(f"{name} lacks {lacks}; its columns are {shown}: {way_out}.")
-    _check_columns(name, header)
-    return header
+        raise DataError(f"{name} lacks {lacks}; its columns are {shown}: {way_out}.")
+    return rows
 
 
 def _only(name: str, rows: Sequence[tuple[int, Mapping[str, str]]], column: str) -> str:

@@ -1,6 +1,6 @@
 r"""Write formulas as text that a search and a reader of numbers understand: ``1.3 × 10^9``, ``E = mc^2``, ``a/b``.
 
-TeX, MathML and what KaTeX draws are written alike: a power is ``^``, an index of digits is joined (``CO2``), another
+TeX, by pylatexenc, and MathML are written alike: a power is ``^``, an index of digits is joined (``CO2``), another
 follows ``_``, a fraction is ``a/b``, with brackets round whatever is not one number or name.
 """
 
@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from kohaku_ray.documents.text.raised import END, LOWER, RAISE, is_tolerance, plain_maths, write_lowered, write_raised
+from kohaku_ray.documents.text.raised import END, LOWER, RAISE, plain_maths
 from kohaku_ray.values.tex import LONGEST_TEX, place_fractions, read_tex, write_fraction, write_root
 
 MAX_FORMULA_DEPTH = 100  # deepest nesting of elements that is read; what is deeper is text without structure
 
-_REACH = 80  # how many characters before a script are looked at
 _BLANKS = re.compile(r"\s+")
 _INSIDE = re.compile(r"(?<=[(\[]) | (?=[)\],;])")
-_RELATION = re.compile(r"\s*([=<>≤≥≲≳≠≈≅≡∝≪≫→⇒↦←⇐↔⇔∈∉⊂⊆⊃⊇∪∩∖×÷∧∨⊕⊗~])\s*")
-_SIGN = re.compile(r"(?<=[\w)\]}|'!%°…∞\x04])\s*(?!(?<=[^\W\d_]{2})-[^\W\d_]{2})([-+±∓·])\s*(?=\S)")
-_ROUND_SIGN = re.compile(r" ([^\w\s,;]) ")
-_SCRIPT = re.compile(rf"\s*([{RAISE}{LOWER}])([^{RAISE}{LOWER}{END}]*){END}")
-_LETTER_LIKE = re.compile("[\u03d1\u03d5\u03d6\u03f0\u03f1\u03f5\u210b-\u2138]")  # ℱ of \\mathcal{F}, ϕ of \\phi
+# a minus behind an operand, but no hyphen in a word
+_SIGN = re.compile(r"\s*([=<>≤≥≠≈±×÷→∈+]|(?<=[\w)\]}\x04])\s*(?!(?<=[^\W\d_]{2})-[^\W\d_]{2})-)\s*(?=\S)")
+_LETTER_LIKE = re.compile("[\u210b-\u2138]")  # ℱ of \\mathcal{F}, beside 𝒞, which `plain_maths` writes as C
+_SCRIPT = re.compile(rf"\s*([{RAISE}{LOWER}])([^{RAISE}{LOWER}{END}]*){END}(?=(\w?))")
 _ONE_SCRIPT = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|[^\W\d_]+\d*|\d*[^\W\d_])|[*'+-]")
 
 
@@ -38,50 +37,26 @@ def write_tex(source: str) -> str:
 
 def _finish(text: str) -> str:
     """Set spaces round signs, and powers and indices behind what they belong to."""
-    text = plain_maths(_BLANKS.sub(" ", text))
+    text = plain_maths(_BLANKS.sub(" ", text)).replace("−", "-")
     text = _LETTER_LIKE.sub(lambda letter: unicodedata.normalize("NFKC", letter[0]), text)
-    text = text.replace("−", "-").replace("⋅", "·").replace("∗", "*")
-    text = _SIGN.sub(r" \1 ", _RELATION.sub(r" \1 ", text))
-    first, *rest = _SCRIPT.split(text)
-    written = [first]
-    before = first[-_REACH:]
-    for mark, script, between in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
-        placed = _write_script(before, mark, _ROUND_SIGN.sub(r"\1", _trim(script)))
-        is_apart = placed[-1:].isalnum() and between[:1].isalnum() and (mark == RAISE or not script.isdigit())
-        written += [placed, " " if is_apart else "", between]
-        before = f"{before}{placed}{between}"[-_REACH:]
-    return place_fractions(_trim("".join(written)))
+    return place_fractions(_trim(_SCRIPT.sub(_write_script, _SIGN.sub(r" \1 ", text))))
 
 
 def _trim(text: str) -> str:
     return _INSIDE.sub("", _BLANKS.sub(" ", text)).strip()
 
 
-def _write_script(base: str, mark: str, script: str) -> str:
+def _write_script(match: re.Match[str]) -> str:
     """Write a power or an index; without a base, for `write_scripts` of the text that it stands in."""
-    if not script:
-        return ""
-    if not base.strip() or base.endswith((" ", END)):
-        return f"{mark}{script}{END}"
-    if script in ("°", "∘") or set(script) <= set("'′″"):
+    mark, script, after = match[1], _trim(match[2]), match[3]
+    if match.start() == 0 or not script:
+        return f"{mark}{script}{END}" if script else ""
+    if set(script) <= set("'′″°∘"):
         return script.replace("∘", "°")
-    if is_tolerance(base, script):
-        return f" {script}"
-    if mark == LOWER:
-        if script.isdigit() and base[-1].isalpha():
-            return write_lowered(base, script)
-        return f"_{script}" if script.replace(",", "").isalnum() else f"_({script})"
-    if base[-1].isdigit() and not any(char.isdigit() for char in script):
-        raised = write_raised(base, script.replace(" ", ""))  # an ordinal, or the mark of a note
-        if not raised.startswith("^"):
-            return raised
-    return f"^{script}" if _ONE_SCRIPT.fullmatch(script) else f"^({script})"
-
-
-def end_number(pieces: list[str]) -> None:
-    """Keep a fraction apart from the number or name before it: two and three quarters are ``2 3/4``, not ``23/4``."""
-    if pieces and pieces[-1][-1:].isalnum():
-        pieces.append(" ")
+    if mark == LOWER and script.isdigit() and match.string[match.start() - 1].isalpha():
+        return script
+    script = script if _ONE_SCRIPT.fullmatch(script := re.sub(r"^([-+]) ", r"\1", script)) else f"({script})"
+    return f"{'^' if mark == RAISE else '_'}{script}{' ' * (after != '' and script[-1].isalnum())}"
 
 
 def write_mathml(math: Any) -> str:
@@ -97,9 +72,9 @@ def write_mathml(math: Any) -> str:
 
 
 _SILENT = frozenset({"annotation", "annotation-xml", "mphantom", "none", "mprescripts"})
-_ACCENTS = frozenset("^¯~→˙¨ˇ˘´`‾_⏞⏟︷︸ˆ˜→⃗")
 _N_CHILDREN = dict.fromkeys(("msup", "msub", "mover", "munder", "mfrac", "mroot"), 2) | {"msubsup": 3, "munderover": 3}
-_UNSEEN = {"\u2061": " ", "\u2062": "", "\u2063": ",", "\u2064": "+", ",": ", "}  # operators that are not drawn
+_JOINTS = {"mtable": "; ", "mtr": " ", "mmultiscripts": " "}
+_UNSEEN = {"\u2061": " ", "\u2062": "", "\u2063": ",", ",": ", "}  # operators that are not drawn, and one that is
 
 
 def _element(node: Any, depth: int) -> str:
@@ -115,17 +90,14 @@ def _element(node: Any, depth: int) -> str:
         return " "
     if depth >= MAX_FORMULA_DEPTH:
         return _BLANKS.sub(" ", node.text(separator=" ") or "")
-    children = [child for child in node.iter(include_text=False) if child.tag not in ("annotation", "annotation-xml")]
-    parts = [_element(child, depth + 1) for child in children]
-    if tag == "mmultiscripts" and parts:
-        return _multiscripts(parts, next((i for i, c in enumerate(children) if c.tag == "mprescripts"), len(parts)))
+    parts = [_element(child, depth + 1) for child in node.iter(include_text=False) if child.tag not in _SILENT]
     if len(parts) == _N_CHILDREN.get(tag):  # else it is shown as a row
         return _write_parts(tag, parts)
     if tag == "msqrt":
         return write_root(_finish("".join(parts)))
     if tag == "mfenced":
         return f"{node.attributes.get('open', '(')}{', '.join(map(_trim, parts))}{node.attributes.get('close', ')')}"
-    return {"mtable": "; ", "mtr": " ", "mlabeledtr": " "}.get(tag, "").join(parts)
+    return _JOINTS.get(tag, "").join(parts)
 
 
 def _write_parts(tag: str, parts: list[str]) -> str:
@@ -134,101 +106,24 @@ def _write_parts(tag: str, parts: list[str]) -> str:
         return write_fraction(_finish(base), _finish(scripts[0]))
     if tag == "mroot":
         return write_root(_finish(base), _finish(scripts[0]))
-    if scripts[0].strip() in _ACCENTS:
+    if tag in ("mover", "munder") and not any(map(str.isalnum, scripts[0])):  # an accent
         return base
     marks = RAISE if tag in ("msup", "mover") else f"{LOWER}{RAISE}"
     return base + "".join(f"{mark}{_finish(part)}{END}" for mark, part in zip(marks, scripts, strict=False))
 
 
-def _multiscripts(parts: list[str], end: int) -> str:
-    """Write a base with pairs of an index and an exponent behind it, and with those that stand before it."""
-    scripts = [f"{LOWER if i % 2 else RAISE}{_finish(part)}{END}" if part else "" for i, part in enumerate(parts[:end])]
-    before = [f"{RAISE if i % 2 else LOWER}{_finish(part)}{END}" for i, part in enumerate(parts[end + 1 :]) if part]
-    return "".join([*before, parts[0], *scripts[1:]])
-
-
-_SIGNS_DRAWN = str.maketrans({"\u200b": None})
-_EM = re.compile(r"(?<![\w-])(?:top|height)\s*:\s*(-?[\d.]+)em")
-
-
-def write_katex(node: Any) -> str:
-    """Write what KaTeX shows (``span.katex-html``), for pages that have its drawing alone.
-
-    KaTeX sets powers, indices and fractions as lists of lines (``vlist``), each at a height of its own.
-    """
-    return _finish(_drawn(node, 0))
-
-
-def _drawn(node: Any, depth: int) -> str:
-    if depth > MAX_FORMULA_DEPTH:
-        return node.text() or ""
-    pieces = []
-    for child in node.iter(include_text=True):
-        if child.tag == "-text":
-            pieces.append((child.text() or "").translate(_SIGNS_DRAWN).strip(" "))
-            continue
-        classes = _classes(child)
-        lines = [] if classes.isdisjoint(_LISTS) else _lines(child, depth)
-        texts = [text for _, text, _ in lines if text]
-        if "msupsub" in classes:
-            lowered, raised = ([text for up, text, _ in lines if (up < 0) == is_low] for is_low in (True, False))
-            pieces += [f"{LOWER}{text}{END}" for text in lowered[:1]] + [f"{RAISE}{text}{END}" for text in raised[:1]]
-        elif "mfrac" in classes:
-            pieces.append(write_fraction(texts[0], texts[-1]) if texts else "")
-        elif "sqrt" in classes:
-            parts = list(child.iter(include_text=False))
-            degree = next((_finish(_drawn(part, depth + 1)) for part in parts if "root" in _classes(part)), "")
-            inside = (_lines(part, depth) for part in parts if "root" not in _classes(part))
-            pieces.append(write_root(next((drawn[0][1] for drawn in inside if drawn), ""), degree))
-        elif "accent" in classes:
-            pieces += [text for _, text, line in lines if line.css_first(".accent-body") is None][:1]
-        elif "op-limits" in classes:
-            base = next((i for i, (_, _, line) in enumerate(lines) if line.css_first(".mop")), 0)
-            pieces += [text for _, text, _ in lines[base : base + 1]]
-            pieces += [f"{LOWER}{text}{END}" for _, text, _ in lines[base + 1 : base + 2]]
-            pieces += [f"{RAISE}{text}{END}" for _, text, _ in lines[:base][:1]]
-        elif "mtable" in classes:
-            columns = [_lines(part, depth) for part in child.iter(include_text=False) if part.css_first(".vlist")]
-            rows = zip(*columns, strict=False)
-            pieces.append("; ".join(" ".join(text for _, text, _ in row) for row in rows))
-        elif "mspace" in classes:
-            pieces.append(" ")
-        elif not classes & {"strut", "pstrut", "vlist-s", "frac-line"}:
-            text = _drawn(child, depth + 1)
-            pieces.append(f"{text} " if "mop" in classes and len(child.text() or "") > 1 else text)
-    return "".join(pieces)
-
-
-_LISTS = frozenset({"msupsub", "mfrac", "accent", "op-limits"})
-
-
-def _classes(node: Any) -> set[str]:
-    """Names of an element's classes; of late versions, without their prefix ``katex-``."""
-    return {name.removeprefix("katex-") for name in (node.attributes.get("class") or "").split()}
-
-
-def _lines(node: Any, depth: int) -> list[tuple[float, str, Any]]:
-    """The lines of the first list below an element, the highest first: height over the base line, text, element."""
-    vlist = node.css_first(".vlist")
-    lines = []
-    for line in vlist.iter(include_text=False) if vlist is not None else ():
-        strut = line.css_first(".pstrut")
-        top, height = (
-            _EM.search((part.attributes.get("style") or "") if part is not None else "") for part in (line, strut)
-        )
-        up = -float(top[1]) - float(height[1] if height else 2.7) if top else 0.0
-        lines.append((up, _finish(_drawn(line, depth + 1)), line))
-    return sorted(lines, key=lambda drawn: -drawn[0])
-
-
-_DELIMITED = re.compile(
+_DELIMITERS = (
     r"\\\((?P<round>(?:[^\\]|\\(?![()]).){1,10000}?)\\\)|\\\[(?P<square>(?:[^\\]|\\(?![\[\]]).){1,10000}?)\\\]|"
     r"(?<!\\)\$\$(?P<double>[^$]{1,10000})\$\$|"
     r"(?:(?<![\\$\w])|(?<=\w)(?=\$(?:\{\})?[\^_]))"
     r"\$(?P<single>(?![\s$])(?:\\.|[^$\\\n]|\n(?!\s*\n)){1,1000})(?<![\s\\])\$(?!\d)|"
-    r"(?P<display>\\begin\{((?:align|equation|gather|multline|eqnarray)\*?)\}.{1,10000}?\\end\{\6\})",
-    re.DOTALL,
+    r"(?P<display>\\begin\{(?P<name>(?:align|equation|gather|multline|eqnarray)\*?)\}.{1,10000}?\\end\{(?P=name)\})"
 )
+_CODE = (
+    r"(?P<code>(?:^|\n)[ \t>]*(?P<fence>```|~~~).*?(?:\n[ \t>]*(?P=fence)|\Z)|"
+    r"(?<!`)(?P<ticks>`{1,9})(?!`)(?:[^\n]|\n(?!\s*\n)){1,2000}?(?<!`)(?P=ticks)(?!`))|"
+)
+_DELIMITED, _IN_MARKDOWN = re.compile(_DELIMITERS, re.DOTALL), re.compile(_CODE + _DELIMITERS, re.DOTALL)
 _TEX_SIGN = re.compile(r"[\\^_{]")
 _PROSE = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{2,}\s+[A-Za-z]{2,}|[.;!?]\s")
 _NUMBER = re.compile(r"[-+]?\d[\d.,]*\s?%?")
@@ -247,28 +142,35 @@ def is_formula(tex: str, after: str) -> bool:
 
 def write_delimited(text: str) -> str:
     r"""Write the formulas in a text, between ``\(…\)``, ``\[…\]``, ``$$…$$`` or ``$…$``."""
-    if "$" not in text and "\\" not in text:
-        return text
-    return _DELIMITED.sub(_written, text)
+    return _replace(_DELIMITED, text, write_tex)
 
 
-def _written(match: re.Match[str]) -> str:
-    tex = match[match.lastgroup or 0]
-    if match.lastgroup == "single" and not is_formula(tex, match.string[match.end() : match.end() + 1]):
-        return match[0]
-    return write_tex(tex)
-
-
-def match_formula(text: str, start: int) -> tuple[int, str] | None:
-    r"""Where a formula that begins at ``start`` of a Markdown text ends, and its TeX; None: none begins there.
+def mark_formulas(markdown: str) -> str:
+    r"""Put the formulas of Markdown, outside of code, into ``<math>``, so that nothing in them is markup.
 
     Brackets are also escaped where they are no formula's: ``\[1\]``.
     """
-    match = _DELIMITED.match(text, start)
-    if match is None:
-        return None
-    kind, tex = match.lastgroup, match[match.lastgroup or 0]
-    is_one = is_formula(tex, text[match.end() : match.end() + 1]) if kind == "single" else True
-    if kind in ("round", "square"):
-        is_one = re.search(r"[\\^_{=<>+×]", tex) is not None
-    return (match.end(), tex.strip("`")) if is_one else None
+
+    def mark(tex: str) -> str:
+        return f"<math>{_ASCII_SIGN.sub(lambda sign: f'&#{ord(sign[0])};', _BLANKS.sub(' ', tex))}</math>"
+
+    return _replace(_IN_MARKDOWN, markdown, mark)
+
+
+_ASCII_SIGN = re.compile(r"[!-/:-@\[-`{-~]")
+_OF_FORMULA = re.compile(r"[\\^_{=<>+×]")
+
+
+def _replace(pattern: re.Pattern[str], text: str, write: Callable[[str], str]) -> str:
+    if "$" not in text and "\\" not in text:
+        return text
+    pieces, end, start = [], 0, 0
+    while match := pattern.search(text, start):
+        kind, start = match.lastgroup or "", match.end()
+        tex = match[kind]
+        if kind == "single" and not is_formula(tex, text[start : start + 1]):
+            start = match.start() + 1  # the second sign may begin one
+        elif kind != "code" and (pattern is _DELIMITED or kind not in ("round", "square") or _OF_FORMULA.search(tex)):
+            pieces += [text[end : match.start()], write(tex)]
+            end = start
+    return "".join([*pieces, text[end:]])

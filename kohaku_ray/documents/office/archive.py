@@ -8,29 +8,25 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from importlib import import_module
-from itertools import islice
 from typing import Any
 
 from kohaku_ray.documents.bounded import out_of_memory
-from kohaku_ray.documents.markup.formulas import end_number
-from kohaku_ray.documents.text.content import clean_print
 from kohaku_ray.errors import DataError
-from kohaku_ray.records import pluralize
 
 MAX_UNPACKED_BYTES = 2**30  # most bytes of all parts of an Office file, unpacked
-_GENERIC = re.compile(r"(?:powerpoint |word )?(?:presentation|document|untitled)?\d*", re.IGNORECASE)
-_FILE_NAME = re.compile(r"\S[^\n]*\.(?:png|jpe?g|gif|bmp|tiff?|emf|wmf|svg|webp)", re.IGNORECASE)
-_OPERAND = re.compile(r"[-−]?[\w.,]*")
+FILE_ALONE = re.compile(r"[^\"\n]*\.(?:png|jpe?g|gif|bmp|tiff?|emf|wmf|svg|webp)", re.IGNORECASE)
+"""An alternative text that only repeats the picture's file."""
+
 _HEAD_BYTES = 2048  # in which a part declares its document type
 _STRICT = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/")
 _TRANSITIONAL = rb"http://schemas.openxmlformats.org/\1/2006/"
 _CHART = "{http://schemas.openxmlformats.org/drawingml/2006/chart}"
 
 
-def open_office(name: str, data: bytes, package: str, opener: str, **options: Any) -> Any:
+def open_office(name: str, data: bytes, package: str, opener: str | Callable[..., Any], **options: Any) -> Any:
     """Open an Office file, also one in strict Open XML, by a library of the extra ``office``.
 
     Raises:
@@ -42,7 +38,8 @@ def open_office(name: str, data: bytes, package: str, opener: str, **options: An
     except ImportError:
         raise DataError(f"{name} needs the package {package}: pip install 'kohaku-ray[office]'.") from None
     try:
-        return getattr(library, opener)(io.BytesIO(_check_parts(name, data)), **options)
+        open_file = getattr(library, opener) if isinstance(opener, str) else opener
+        return open_file(io.BytesIO(_check_parts(name, data)), **options)
     except MemoryError:
         pass  # what is raised here would keep the memory that is full
     except (DataError, RecursionError):
@@ -80,18 +77,6 @@ def _check_parts(name: str, data: bytes) -> bytes:
                 content = archive.read(part)
                 written.writestr(part, _STRICT.sub(_TRANSITIONAL, content) if part in names else content)
         return file.getvalue()
-
-
-def core_title(file: Any) -> str:
-    """The title in a file's properties; empty where there is none or a program wrote it."""
-    title = clean_print(str(file.core_properties.title or "")).strip()
-    return "" if _GENERIC.fullmatch(title) else title
-
-
-def related_parts(part: Any, ending: str) -> list[Any]:
-    """The parts that a part is related to, by the last word of the relation's type."""
-    relations = [relation for relation in part.rels.values() if not relation.is_external]
-    return [relation.target_part for relation in relations if relation.reltype.endswith(f"/{ending}")]
 
 
 def local(element: Any) -> str:
@@ -156,80 +141,51 @@ def plain_number(value: str | float) -> str:
         return str(value)
 
 
-def describe_images(n_images: int) -> list[str]:
-    """Say that a file's images were left out; their alternative texts may have been read."""
-    return [pluralize(n_images, "image")] if n_images else []
-
-
-def alternative_text(picture: Any) -> str:
-    """The alternative text of a picture, or of the drawing that it is part of; empty where it is a file's name."""
-    for element in (picture, *picture.iterancestors()):
-        if local(element) in ("r", "spTree"):
-            break
-        # the text is an attribute of a shape, of a drawing's docPr, or of a picture's nvPicPr/cNvPr
-        holders = [element, *(holder for part in islice(element, 8) for holder in (part, *part[:1]))]
-        for text in (holder.get("alt" if holder is element else "descr") for holder in holders):
-            if text and text.strip():
-                return "" if _FILE_NAME.fullmatch(text.strip()) else clean_print(text).strip()
-    return ""
-
-
-def image_html(text: str) -> str:
-    """Write an image that has an alternative text; its pixels are not read."""
-    return f'<img src="data:," alt="{escape(text)}">'
+_MATHML = {
+    "f": "mfrac",
+    "sSup": "msup",
+    "sSub": "msub",
+    "sSubSup": "msubsup",
+    "m": "mtable",
+    "eqArr": "mtable",
+    "mr": "mtr",
+}
 
 
 def write_maths(element: Any) -> str:
-    """Write a formula of Office's maths as text: ``1.3 × 10^9``, ``a/b``, ``√(x)``."""
+    """Write a formula of Office's maths as MathML."""
+    return f"<math>{_mathml(element)}</math>"
+
+
+def _mathml(element: Any) -> str:
     kind = local(element)
-    if kind == "r":
-        return "".join(part.text or "" for part in element if local(part) == "t")
+    if kind == "t":
+        return f"<mtext>{escape(element.text or '')}</mtext>"
     if kind.endswith("Pr") or kind in ("del", "moveFrom"):
         return ""
-    parts = {local(child): child for child in element if local(child)}
-
-    def text(name: str) -> str:
-        return write_maths(parts[name]) if name in parts else ""
-
-    if kind == "f" and _property(parts.get("fPr"), "type", "bar") == "noBar":
-        return f"{text('num')} choose {text('den')}"
-    if kind == "f":
-        return f"{_operand(text('num'))}/{_operand(text('den'))}"
-    if kind in ("sSup", "sSub", "sSubSup"):
-        raised = f"^{_operand(text('sup'))}" if "sup" in parts else ""
-        return f"{text('e')}{text('sub')}{raised}"
-    if kind == "rad":
-        degree = text("deg")
-        return f"√{f'[{degree}]' if degree else ''}({text('e')})"
+    parts = [(local(child), _mathml(child)) for child in element]
+    inside, of = "".join(part for _, part in parts), dict(parts)
+    if kind == "f" and _property(element, "type", "bar") == "noBar":
+        return f"{of.get('num')}<mtext> choose </mtext>{of.get('den')}"
     if kind == "nary":
-        sign = _property(parts.get("naryPr"), "chr", "∫")
-        bounds = "".join(
-            f"{mark}{_operand(bound)}" for name, mark in (("sub", "_"), ("sup", "^")) if (bound := text(name))
-        )
-        return f"{sign}{bounds} {text('e')}"
+        sign = _property(element, "chr", "∫")
+        return f"<msubsup><mo>{escape(sign)}</mo>{of.get('sub')}{of.get('sup')}</msubsup>{of.get('e')}"
+    if kind == "rad":
+        has_degree = "mtext" in of.get("deg", "")
+        return f"<mroot>{of.get('e')}{of['deg']}</mroot>" if has_degree else f"<msqrt>{inside}</msqrt>"
     if kind == "d":
-        properties = parts.get("dPr")
-        inside = ", ".join(write_maths(child) for child in element if local(child) == "e")
-        return f"{_property(properties, 'begChr', '(')}{inside}{_property(properties, 'endChr', ')')}"
-    joint = " " if kind in ("func", "mr", "m", "eqArr") else ""
-    pieces: list[str] = []
-    for child in element:
-        if local(child) == "f" and not joint:
-            end_number(pieces)
-        pieces.append(write_maths(child))
-    return joint.join(filter(None, pieces))
+        opened, closed = _property(element, "begChr", "("), _property(element, "endChr", ")")
+        return f'<mfenced open="{escape(opened)}" close="{escape(closed)}">{inside}</mfenced>'
+    tag = _MATHML.get(kind, "mrow")
+    return f"<{tag}>{inside}</{tag}>"
 
 
-def _operand(text: str) -> str:
-    return text if _OPERAND.fullmatch(text) else f"({text})"
-
-
-def _property(properties: Any, name: str, default: str) -> str:
+def _property(element: Any, name: str, default: str) -> str:
     """The value of a property of a formula's sign, such as the bracket that opens."""
-    for child in properties if properties is not None else ():
-        if local(child) == name:
-            return next((value for key, value in child.attrib.items() if key.endswith("}val")), "")
-    return default
+    values = (
+        value for child in element.iterfind(f"{{*}}{local(element)}Pr/{{*}}{name}") for value in child.attrib.values()
+    )
+    return next(values, default)
 
 
 def outermost(element: Any, kinds: Sequence[str]) -> Iterator[Any]:

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import pluralize
-from kohaku_ray.storage import is_uri
+from kohaku_ray.store.storage import is_uri
 from kohaku_ray.values.read import is_blank
 
 UNREADABLE_SHARE = 0.05  # largest share of characters without a meaning in a text that is not odd

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from kohaku_ray.documents.model import Document, Paragraph, Section
+from kohaku_ray.documents.model import Document, Paragraph, Section, Sentence
 from kohaku_ray.documents.text.content import decode_text, default_doc_id
 from kohaku_ray.documents.text.sentences import split_sentences
 
@@ -201,22 +201,39 @@ def _section_title(headings: Sequence[str], title: str) -> str:
     return PATH.join(heading for i, heading in enumerate(headings) if heading and (i, heading) != (0, title)) or title
 
 
-MAX_LIST_CHARS = 2000  # longest list, in characters, that is one paragraph
-_ITEM = re.compile(r"(?:-|\d+\.) ")
+MAX_PARAGRAPH_CHARS = 2000
+"""Longest paragraph, in characters: the longest sentence, about the 512 tokens that common encoders read at once."""
 
 
-def list_paragraphs(text: str) -> list[str]:
-    """Cut a long list into paragraphs of whole items; any other text, and an item, stays whole."""
-    if len(text) <= MAX_LIST_CHARS:
-        return [text]
-    paragraphs: list[list[str]] = []
-    n_chars = 0
-    for line in text.split("\n"):
-        if _ITEM.match(line) and (not paragraphs or n_chars + len(line) >= MAX_LIST_CHARS):
-            paragraphs.append([])
-            n_chars = 0
-        elif not paragraphs:
-            paragraphs.append([])
-        paragraphs[-1].append(line)
-        n_chars += len(line) + 1
-    return ["\n".join(lines) for lines in paragraphs]
+def divide_long(document: Document, divides_tables: bool = True) -> Document:
+    """Divide longer paragraphs between sentences: before a line of its second half if there is one, else where it ends.
+
+    Trees do not depend on the encoder that will read them, so the bound is in characters.
+    """
+    sections = []
+    for section in document.sections:
+        paragraphs: list[Paragraph] = []
+        for paragraph in section.paragraphs:
+            is_divided = len(paragraph.text) > MAX_PARAGRAPH_CHARS and (divides_tables or not paragraph.attachment)
+            paragraphs += _divided(paragraph) if is_divided else [paragraph]
+        sections.append(replace(section, paragraphs=tuple(paragraphs)))
+    return replace(document, sections=tuple(sections))
+
+
+def _divided(paragraph: Paragraph) -> list[Paragraph]:
+    text, spans = paragraph.text, paragraph.sentences
+    parts, first = [], 0
+    for last in range(len(spans)):
+        if last > first and spans[last].end - spans[first].start > MAX_PARAGRAPH_CHARS:
+            middle = spans[first].start + MAX_PARAGRAPH_CHARS // 2
+            lines = [i for i in range(first + 1, last + 1) if "\n" in text[spans[i - 1].end : spans[i].start]]
+            cut = lines[-1] if lines and spans[lines[-1]].start > middle else last
+            parts.append(spans[first:cut])
+            first = cut
+    return [_part(paragraph, part) for part in (*parts, spans[first:])] if parts else [paragraph]
+
+
+def _part(paragraph: Paragraph, spans: Sequence[Sentence]) -> Paragraph:
+    start = spans[0].start
+    sentences = tuple(Sentence(span.start - start, span.end - start) for span in spans)
+    return replace(paragraph, text=paragraph.text[start : spans[-1].end], sentences=sentences)

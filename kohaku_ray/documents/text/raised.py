@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from kohaku_ray.documents.text.sentences import words_of
 from kohaku_ray.values import tex
 
 _SIGNS = str.maketrans("−–‐‑﹣－∗⁎﹡＊", "------****")
@@ -19,73 +18,47 @@ _LOWERED = re.compile("[₀-₉₊₋₌₍₎ₐₑₒₓₔₕₖₗₘₙₚ�
 
 _ASTRAL = re.compile("[\U0001d400-\U0001d7ff\u210e]+")  # letters and digits for maths
 
-_SIGNED = re.compile(r"[-+](?:\d+(?:[.,/]\d+)?|[A-Za-zα-ωΑ-Ω]{1,2}\d?)")
-_CHARGE = re.compile(r"\d?[-+]")
 _SIGN_APART = re.compile(r"(?<=^[-+])\s+(?=\d)")
-_INTEGER = re.compile(r"\d{1,3}")
-_TOLERANCE = re.compile(r"[-+]\d+(?:[.,]\d+)?")
-_OF_NUMBER = re.compile(r"(?<![\w.,^])(?!10$)\d[\d.,]*$")
-_SIMPLE = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|[^\W\d_]+|\*)|\d?[-+]")
-_FORMULA = re.compile(r"[-+/*=·×|().,\s\w]+")
-_OPERATOR = re.compile(
-    r"[+/=·×|]|[^\W_]\*[^\W_]|(?![a-h]\s?-\s?[a-h])[^\W\d_]\s?-\s?[^\W_]|\d\s?-\s?[^\W\d_]|\d[^\W\d_]{2}|\d[^\W\d_](?=.)|"
-    r"\d[i-zA-Z]$"
+_SIMPLE = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|[^\W\d_]+|\*)|\d?[-+]|\[.*\]|\(.*\)")
+_MARK = re.compile(r"\[.*\]|\(.*\)|(?:(?:\d{1,3}[a-z]?|[A-Za-z]{1,2}|[*†‡§¶‖#]+)(?:\s?[,;-]\s?|(?=[*†‡§¶‖#])|$))+")
+_ORDINAL = re.compile(r"(?:st|nd|rd|th|er|[eè]me)")
+_POWER = re.compile(
+    r"""(?:
+      [\w)\]}|‖]\^(?:[-+]\w{1,4}|\d?[-+])                                                 # 10^-3, x^-n, Na^+, SO4^2-
+    | [\w)\]}|‖]\^(?=.*(?:[+/=·×|]|[^\W\d_]\s?-|\d\s?-\s?[i-z]))[-+/*=·×|().,\s\w]+         # e^n-1, 2^n/2: a formula
+    | (?<![\d.,])(?<![^\W\d_][-‐‑])(?:10\^(?:\d{1,3}|[i-zA-Z]\w{0,2})|2\^(?:\d\d|[i-zA-Z]))  # powers of ten and two
+    | (?<![^\W\d_])(?<![^\W\d_]\d)(?:[^\W\d_]|[mkcdnµμM]m|ft|in)\^(?!1$)(?:\d{1,3}|[^\W\d_]{1,3}|\*)  # x^2, km^2
+    | [=+×·*/^(−]\s*\d*[^\W\d_]{2}\^(?!1$)(?:\d{1,3}|[^\W\d_]{1,3})                         # E = mc^2
+    | (?<![^\W\d_]{3})(?<!\d{3})(?<!\.)[)\]|‖]\^(?!1$)(?:\d|[^\W\d_]{1,3})
+    )$""",
+    re.VERBOSE,
 )
-_MARK = re.compile(
-    r"{0}(?:\s?[,;-]\s?{0}|{1})*[,;]?".format(r"(?:\d{1,3}[a-z]?|[A-Za-z]{1,2}|[*†‡§¶‖#]+)", r"[*†‡§¶‖#]+")
-)
-_BRACKETED = re.compile(r"\[.*\]|\(.*\)")
+"""A base and what is raised behind it, ``base^raised``, that is an exponent; all else is the mark of a note."""
 
-_TEN = re.compile(r"(?<![\d.,])(?<![^\W\d_][-‐‑])(?<![A-WYZa-wyz])10$")
-_NUMBER_END = re.compile(r"\d$")
-_FACTOR = re.compile(r"[×·*^]\s*\d{1,3}$")
 _EQUATION = re.compile(r"\s*[=+×·*^]")
 _SYMBOL = re.compile(r"(?<![^\W\d_])(?<![^\W\d_]\d)[^\W\d_]$")  # a letter by itself, but not in CO2e
-_PRODUCT = re.compile(r"[=+×·*/^(−]\s*\d*[^\W\d_]{2}$")
-_LENGTH = re.compile(r"(?:(?<![^\W\d_])(?:[mµμncdkMG]m|dam|hm|ft|yd|mi|px|sec|inch|feet|meters?|metres?)|\d\s?in)$")
-_GROUP = re.compile(r"\(([^()]*)\)$|\[([^\[\]]*)\]$|[|‖]$")
 _REACH = 80  # how many characters before a run decide what it is
 _MAX_CHARS = 40  # longest run that may be an exponent or a mark
-_IN_GROUP = re.compile(r"(?!.*[^\W\d_]{3})(?=.*(?:[^\W\d_]|[+×*/=−])).*")
-
-_ORDINALS = words_of("st nd rd th er re ère e è ème ième nde o os")
-_ORDINAL_BASE = re.compile(r"(?<![\d.,])(?:\d{1,4}|[IVXLC]+)$")
 
 
 def write_raised(before: str, run: str, after: str = "") -> str:
     """Write raised characters so that they follow ``before``: ``^9``, ``st`` or ``␣[2]``; ``after`` is what follows."""
     raised = _SIGN_APART.sub("", run.strip().translate(_SIGNS))
     base = before[-_REACH:].rstrip()
-    if len(raised) > _MAX_CHARS or (raised[0:1] == "+" and is_tolerance(base, raised)):
+    if len(raised) > _MAX_CHARS:
         return _set_apart(before, raised, after)
     if not raised or not any(char.isalnum() or char in "*†‡§¶‖#+-" for char in raised) or base.endswith("^"):
         return run
-    if raised in ("o", "0", "◦", "°", "º") and _NUMBER_END.search(base) and re.match(r"\s*[CFKNSEW](?!\w)", after):
-        return "°"
-    if _is_ordinal(base, raised, after):
-        return raised
-    if base and _is_exponent(base, raised, after):
+    if base[-1:].isdigit() and (_ORDINAL.fullmatch(raised) or raised in "o◦°º"):
+        return raised if raised.isascii() and raised != "o" else "°"
+    is_squared = base[-1:].isdigit() and raised.isdigit() and len(raised) < 4 and _EQUATION.match(after) is not None
+    if is_squared or _POWER.search(f"{base}^{raised}") is not None:
         if raised in "+-":
             return raised
-        written = raised if _SIMPLE.fullmatch(raised) or _BRACKETED.fullmatch(raised) else f"({raised})"
-        return f"^{written}" + " " * after[:1].isdigit()
-    if not _MARK.fullmatch(raised) and not _BRACKETED.fullmatch(raised):
-        return _set_apart(before, raised, after)  # words, such as "new" beside a name
-    return write_mark(before, raised, after)
-
-
-def write_mark(before: str, run: str, after: str = "") -> str:
-    """Write the mark of a footnote, or a citation, apart from the word or number before it: ``␣[2]``."""
-    mark = run.strip().translate(_SIGNS).rstrip(",;")
-    return _set_apart(before, mark if _BRACKETED.fullmatch(mark) else f"[{mark}]", after)
-
-
-_NOTE_LINK = re.compile(r"[^\W_]\[?(?:\d{1,3}|[*†‡§¶‖]+)\]?|[%\x04]\[?\d{1,3}\]?|\d[a-z]")
-
-
-def is_note_link(before: str, text: str) -> bool:
-    """Whether a link to a place of the page is the mark of a note, set directly behind a word or number."""
-    return _NOTE_LINK.fullmatch(before[-1:] + text.strip()) is not None
+        return f"^{raised if _SIMPLE.fullmatch(raised) else f'({raised})'}" + " " * after[:1].isdigit()
+    if _MARK.fullmatch(raised) and raised[0] not in "[(":
+        raised = f"[{raised.rstrip(',;')}]"
+    return _set_apart(before, raised, after)
 
 
 def write_lowered(before: str, run: str, after: str = "") -> str:
@@ -93,22 +66,20 @@ def write_lowered(before: str, run: str, after: str = "") -> str:
     lowered = run.strip().translate(_SIGNS)
     if not lowered:
         return run
-    if is_tolerance(before, lowered):
-        return _set_apart(before, lowered, after)
     joint = "_" if before[-1:].isdigit() and lowered[0].isdigit() else ""
     return f"{joint}{lowered}" + " " * (lowered[-1].isdigit() and after[:1].isdigit())
 
 
-RAISE, LOWER, MARK, END = tex.RAISE, tex.LOWER, "\x03", tex.END
-"""Set by readers of markup round raised and lowered characters and the marks of notes, for `write_scripts`."""
+RAISE, LOWER, END = tex.RAISE, tex.LOWER, tex.END
+"""Set by readers of markup round raised and lowered characters, for `write_scripts`."""
 
-_SCRIPT = re.compile("([\x01-\x03])([^\x01-\x04]*)\x04")
-_STRAY = re.compile("[\x01-\x04]")
-_WRITERS = {RAISE: write_raised, LOWER: write_lowered, MARK: write_mark}
+_SCRIPT = re.compile(f"([{RAISE}{LOWER}])([^{RAISE}{LOWER}{END}]*){END}")
+_STRAY = re.compile(f"[{RAISE}{LOWER}{END}]")
+_WRITERS = {RAISE: write_raised, LOWER: write_lowered}
 
 
 def write_scripts(text: str) -> str:
-    """Write the characters between `RAISE`, `LOWER` or `MARK` and `END` by the rule; of nested ones, the innermost."""
+    """Write the characters between `RAISE` or `LOWER` and `END` by the rule; of nested ones, the innermost."""
     if END not in text:
         return text
     first, *rest = _SCRIPT.split(text)
@@ -145,59 +116,7 @@ def plain_maths(text: str) -> str:
     return text
 
 
-def is_tolerance(base: str, script: str) -> bool:
-    """Whether a raised or lowered number with a sign is by how much the number before it may differ."""
-    return _TOLERANCE.fullmatch(script) is not None and _OF_NUMBER.search(base) is not None
-
-
 def _set_apart(before: str, text: str, after: str) -> str:
     # behind a full stop it stays with its sentence: "… was measured.[12] The …"
     is_apart = not before or before[-1].isspace() or before[-1] in ".,;:!?([\"'“‘”’"
     return f"{'' if is_apart else ' '}{text}{' ' * after[:1].isalnum()}"
-
-
-def _is_ordinal(base: str, raised: str, after: str) -> bool:
-    if raised in _ORDINALS and _ORDINAL_BASE.search(base):
-        # letters are marks too: "19e siècle" goes on with a word, a figure in a cell ends there
-        return len(raised) > 1 or (re.search(r"(?<!\d)\d{3,}$", base) is None and after.lstrip()[:1].isalpha())
-    return False
-
-
-def _is_exponent(base: str, raised: str, after: str) -> bool:
-    """Whether raised characters are an exponent of what they follow."""
-    if _SIGNED.fullmatch(raised):
-        return base[-1].isalnum() or base[-1] in ")]}"
-    if _CHARGE.fullmatch(raised):
-        return base[-1].isalpha() or base[-1] in ")]}" or base[-1].isdigit()
-    if _is_formula(raised):
-        return True
-    is_integer, is_letters = _INTEGER.fullmatch(raised) is not None, raised.isalpha() and len(raised) <= 3
-    is_symbol = _SYMBOL.search(base) is not None
-    if _TEN.search(base):
-        return is_integer or (is_letters and raised[0] not in "abcdefgh")
-    is_symbol = is_symbol or _PRODUCT.search(base) is not None
-    if is_symbol and not is_integer:
-        return is_letters or raised == "*"
-    if _NUMBER_END.search(base):
-        is_two = re.search(r"(?<![\d.,])2$", base) is not None
-        if not is_integer:
-            return is_two and raised in "ijklmnpqrstxyzNT"
-        return (is_two and len(raised) == 2) or bool(_FACTOR.search(base) or _EQUATION.match(after))
-    if not is_integer:
-        return is_letters and _is_group(base)
-    if raised == "1":  # nobody writes the first power
-        return False
-    return is_symbol or _is_group(base) or _LENGTH.search(base) is not None
-
-
-def _is_formula(raised: str) -> bool:
-    """Whether it is a formula, such as ``n-1`` or ``2n``, and no list of marks, such as ``1,2`` or ``a-c``."""
-    if _FORMULA.fullmatch(raised) is None or not any(map(str.isalnum, raised)):
-        return False
-    return _OPERATOR.search(raised) is not None
-
-
-def _is_group(base: str) -> bool:
-    """Whether the text ends in brackets round a formula: ``(1 + x)``, but not ``(2021)`` or ``(see above)``."""
-    group = _GROUP.search(base)
-    return group is not None and _IN_GROUP.fullmatch(group[1] or group[2] or "x") is not None

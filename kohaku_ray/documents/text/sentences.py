@@ -2,17 +2,16 @@
 
 NLTK's Punkt proposes the breaks, with our own abbreviations in place of a downloaded model. A few rules then add the
 breaks that Punkt cannot see without training ("… in the U.S. The plant …") and remove those that no reader would
-make ("… 5 kg. CO2 …"). Blank lines and list items always break; no sentence is longer than `MAX_CHARS`.
+make ("… See example.org. npm …"). Blank lines and list items always break; no sentence is longer than `MAX_CHARS`.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import pairwise, zip_longest
-from string import whitespace
+from itertools import pairwise
 from typing import Any
 
 from kohaku_ray.documents.lean_imports import nltk_module
@@ -54,34 +53,17 @@ _PLAIN_QUOTES = tuple(zip("“”„«»‘’‚", "\"\"\"()'''", strict=True))
 Of a straight quote with a space on both sides, as « and » have, it cannot tell which side it belongs to.
 """
 
-_ELISION = re.compile(r"(?:[cdjlmnst]|qu)'(?=\w)", re.IGNORECASE)  # l'art. 5
-
 _STOP_BEFORE_CAPITAL = re.compile(r"\.([\"')\]]*)\s+(?=[A-Z])")
 _NOT_IN_WORD = re.compile(r"[^\w.]")
 _LETTER = re.compile(r"[A-Za-z]")
 _UNIT = re.compile(r"\d\s?[WJVAKCFBMTGhsgtm]\Z")
 _CAPITALISED = re.compile(r"[A-Z][a-z]")
-_CHEMICAL_LETTERS = frozenset("CNSH")
-_CHEMICAL = re.compile(r"(?:CO|CH|N|NO|SO|H|NH|SF)(?:[0-9₀-₉x]|O\b)")
 
 _LABELS = frozenset(word.title() for word in _BEFORE_NUMBER - {"p"})
 _LONGEST = max(map(len, _ABBREVIATIONS))
 
-MAX_LABEL_CHARS = 24  # longest label of a caption
-_CAPTION_LABEL = re.compile(
-    r"(?:Table|Tab\.|Tableau|Tabelle|Figure|Fig\.|Abbildung|Abb\.|Box|Chart|Exhibit|Listing|Algorithm|Scheme|Plate)\s"
-    r"(?:[A-Z]{1,2}[.-]?)?(?:\d+(?:[.-]\d+)*|[IVXL]+)[a-z]?\.\s*"
-)
-
-_CITED_END = re.compile(r"[.!?]\[\d+(?:[,–-] ?\d+)*\]\s+(?=[A-Z])")
-"""A citation after the full stop: "… was measured.[12] The …"."""
 
 _WIDE_END = re.compile(r"[。！？]+[」』）\"']*")
-
-# What Punkt looks at: a stop, with punctuation or a word after it; quotes and brackets that close a sentence.
-_STOP = re.compile(r"""[.?!](?=(?P<after>[)";}\]*:@'({\[‘’“”«»?!]|\s+(?P<next>\S+)))""")
-_CLOSERS = frozenset("\"')]}‘’“”«»")
-_CLOSING = re.compile(r"""["')\]}‘’“”«»]+?(?:\s+|(?=--)|$)""", re.MULTILINE)
 
 # Untrained, Punkt always ends a sentence at "a word. Next" (no abbreviation), "[12]. Next" and "2024. Next", and never
 # at "al. 2023", "J. Bach," and "J.;".
@@ -94,8 +76,6 @@ _SURELY_ON = re.compile(
 _GOING_ON = frozenset(",;:)]}%")
 _FIRST_WORD = re.compile(r"[\"'(\[]*([^\W\d_]+)")
 _ENUMERATOR = re.compile(r"[\[(]?(?:\d{1,3}(?:\.\d{1,3})*|[A-Za-z]|[ivxIVX]{1,5})[\])]?[.)]?|[-–—*+•·]+")
-_MASS = re.compile(r"(?:^|[\d\s(])(?:k?g|mg|[kMG]?t|lbs?|tons?|tonnes?)\.$")
-_TIME_OR_LENGTH = re.compile(r"\d\s?(?:min|mins|hr|hrs|sec|secs|ft|lbs?|deg)\.$")
 
 _BULLET = re.compile(r"\s*[•‣◦▪●■□➢➤✓∙]")
 _DASH = re.compile(r"\s*([-*+–—])\s+\S")
@@ -125,20 +105,6 @@ def split_sentences(text: str) -> tuple[Sentence, ...]:
         for start, end in _block_sentences(plain, block_start, block_end)
         for piece in trimmed_pieces(text, start, end)
     )
-
-
-def join_labels(text: str, sentences: Sequence[Sentence]) -> tuple[Sentence, ...]:
-    """Join the label of a caption, ``Table K.1.``, to the sentence after it, since it is none of its own."""
-    joined: list[Sentence] = []
-    for sentence in sentences:
-        last = joined[-1] if joined else None
-        if last is not None and last.end - last.start <= MAX_LABEL_CHARS and sentence.end - last.start <= MAX_CHARS:
-            is_label = _CAPTION_LABEL.fullmatch(text, last.start, last.end) is not None
-            if is_label and "\n" not in text[last.end : sentence.start]:
-                joined[-1] = Sentence(last.start, sentence.end)
-                continue
-        joined.append(sentence)
-    return tuple(joined)
 
 
 def _marked(leaders: re.Match[str]) -> str:
@@ -187,46 +153,6 @@ def _plainly_ends(context: str) -> bool | None:
     if (word is not None and word[1].lower() not in _ABBREVIATIONS) or _SURE_END.match(context):
         return True
     return False if _SURELY_ON.fullmatch(context) else None
-
-
-def _punkt_starts(block: str) -> Iterator[int]:
-    """Yield where Punkt begins a sentence: its ``span_tokenize`` without the words in between, in a third of the time.
-
-    A closing quote or bracket right after a stop belongs to the sentence before.
-    """
-    is_end = _punkt().text_contains_sentbreak
-    breaks = [stop for stop, context in _stops(block) if is_end(context)]
-    for stop, following in zip_longest(breaks, breaks[1:]):
-        end = following.end() if following else len(block.rstrip())
-        start = stop.end() if stop["next"] is None else stop.start("next")
-        closing = _CLOSING.match(block, start, end) if block[start] in _CLOSERS else None
-        yield start if closing is None else closing.end()
-
-
-def _stops(block: str) -> Iterator[tuple[re.Match[str], str]]:
-    """Yield stops that may end a sentence, each with its context: the word before it and the word after.
-
-    Of several in one word, as in "U.S." or "What?!", only the last counts.
-    """
-    flat = block
-    for space in whitespace:
-        flat = flat.replace(space, " ")
-    before: re.Match[str] | None = None
-    word = stopped = 0  # where the previous stop's word begins, and where that stop is
-    for stop in _STOP.finditer(block):
-        end = stop.start()
-        last_space = flat.rfind(" ", stopped, end)
-        start = last_space + 1 if last_space > stopped else word
-        if before is not None and stopped <= start:
-            yield before, _context(block, word, before)
-        before, word, stopped = stop, start, end
-    if before is not None:
-        yield before, _context(block, word, before)
-
-
-def _context(block: str, word: int, stop: re.Match[str]) -> str:
-    elided = _ELISION.match(block, word)
-    return block[elided.end() if elided else word : stop.end("after")]
 
 
 def _lines(text: str) -> Iterator[tuple[int, int]]:
@@ -301,12 +227,10 @@ def _block_sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int
     """Yield the sentences of one block as untrimmed spans that together cover it."""
     block = text[start:end]
     # a full stop with no space after it ends nothing: "Fig.(a)", "measured.[12]"
-    cuts = {cut for cut in _punkt_starts(block) if block[cut - 1].isspace()}
+    cuts = {cut for cut, _ in _punkt().span_tokenize(block) if cut and block[cut - 1].isspace()}
     for stop in _STOP_BEFORE_CAPITAL.finditer(block):
         if stop.end() not in cuts and _ends_there(block, stop):
             cuts.add(stop.end())
-    if "[" in block:
-        cuts.update(match.end() for match in _CITED_END.finditer(block))
     if not block.isascii():
         cuts.update(match.end() for match in _WIDE_END.finditer(block))
     has_capitals = any(map(str.isupper, block))
@@ -331,8 +255,7 @@ def _ends_there(block: str, stop: re.Match[str]) -> bool:
     # "the answer is no. The …", "Use the app. It …": a word, not the label of a number ("No. 5", "App. B")
     if not stop[1] and (word in _BEFORE_NUMBER or (word in _LABELS and _CAPITALISED.match(block, end))):
         return True
-    is_unit = _UNIT.search(block, max(0, start - 3), start) is not None
-    return is_unit and not _CHEMICAL.match(block, end)
+    return _UNIT.search(block, max(0, start - 3), start) is not None
 
 
 def continues_at(block: str, first: int, cut: int, has_capitals: bool) -> bool:
@@ -344,18 +267,9 @@ def continues_at(block: str, first: int, cut: int, has_capitals: bool) -> bool:
         word = _FIRST_WORD.match(block, cut)
         if word is not None and word[1].islower():
             return True
-    if begins in _CHEMICAL_LETTERS and _CHEMICAL.match(block, cut) and _MASS.search(_tail(block, first, cut)):
-        return True
-    if begins.isdigit() and _TIME_OR_LENGTH.search(_tail(block, first, cut)):
-        return True
     if cut - first >= 20 or _ENUMERATOR.fullmatch(block[first:cut].strip()) is None:
         return False
     return first == 0 or "\n" in block[max(0, first - 2) : first]
-
-
-def _tail(block: str, first: int, cut: int) -> str:
-    """The last characters before a cut."""
-    return block[max(first, cut - 40) : cut].rstrip()
 
 
 def trimmed_pieces(text: str, start: int, end: int) -> Iterator[Sentence]:

@@ -10,7 +10,6 @@ from itertools import pairwise, zip_longest
 Cells = list[list[str]]  # the rows of a table; a row of one cell is as wide as the table
 
 _YEAR = re.compile(r"(?:FY|Q[1-4]|H[12])?\s*'?(?:19|20)\d\d(?:\s*[/–-]\s*\d{2,4})?\*?", re.IGNORECASE)
-_MARKS = re.compile(r" \[[^\]]{1,9}\]$")  # of the footnotes of a cell
 
 
 TableCell = tuple[str, int, int, bool]  # text, columns and rows spanned, whether the format marks it as a name
@@ -46,6 +45,51 @@ def header_rows(grid: Grid, hints: Hints = Hints()) -> int:
     names = name_columns(grid[:n])
     below = [[row[0][0]] if row[0] is not None and is_wide(row) else cell_texts(row, names) for row in grid[n:]]
     return n if _name_columns([names, *below], set_apart=n > 1 or hints.n_apart > 0) else 0
+
+
+def write_table(rows: Sequence[Sequence[TableCell]], n_head: int = 0) -> list[str]:
+    """Write a table, a line per row, under the names of its columns; a row of names further down begins another header.
+
+    Args:
+        rows: Its cells, at least one of which has a text.
+        n_head: How many of the first rows the format marks as names, beside those whose cells all are so marked.
+    """
+    filled = fill_spans(rows)
+    kept = [i for i, row in enumerate(rows) if any(cell[0] for cell in row)]
+    width = max(len(filled[i]) for i in kept)
+    grid = [[*filled[i], *[None] * (width - len(filled[i]))] for i in kept]
+    marked = [not is_wide(row) and (i < n_head or _names_all(row)) for i, row in zip(kept, grid, strict=True)]
+    if all(marked):
+        marked[1:] = [False] * (len(marked) - 1)
+    i = n_title = next((i for i, row in enumerate(grid) if not is_wide(row)), len(grid))
+    lines = [row[0][0] for row in grid[:i] if row[0]]
+    names: list[str] = []
+    while i < len(grid):
+        n = header_rows(grid[i:], Hints(marked[i : i + MAX_HEADER_ROWS])) if marked[i] or i == n_title else 0
+        if n:
+            names = name_columns(grid[i : i + n])
+            i += n
+            if i == len(grid):  # a header without rows
+                lines += written_rows([names], has_header=False)
+        else:
+            lines += _write_row(grid[i], names)
+            i += 1
+    return lines
+
+
+def _names_all(row: Sequence[TableCell | None]) -> bool:
+    """Whether a row of several cells has names alone."""
+    return sum(map(bool, row)) > 1 and all(cell[3] for cell in row if cell)
+
+
+def _write_row(row: Sequence[TableCell | None], names: Sequence[str]) -> list[str]:
+    texts = cell_texts(row, names)
+    if row[0] and is_wide(row):
+        return [row[0][0]]
+    if names:
+        return written_rows([names, texts], has_header=True)
+    n = 1 if is_headed(row) else 0
+    return [": ".join(filter(None, [*texts[:n], " | ".join(filter(None, texts[n:]))]))]
 
 
 def as_grid(rows: Sequence[Sequence[str]]) -> Grid:
@@ -103,7 +147,7 @@ def _name_columns(cells: Sequence[Sequence[str]], set_apart: bool) -> bool:
     names = [f"year {name}" if _YEAR.fullmatch(name) else name for name in cells[0]]
     if names[0] != cells[0][0] and not set_apart:
         return False  # a row of years: the first is a value itself
-    body = [[_MARKS.sub("", cell) for cell in row] for row in cells[1:] if len(row) > 1]
+    body = [row for row in cells[1:] if len(row) > 1]
     given = list(filter(None, names))
     # one empty name is common: over the column of row labels
     if not body or len(given) < max(2, len(names) - 1) or any(map(is_number, given)):

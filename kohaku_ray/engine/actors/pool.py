@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os.path
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,41 +13,37 @@ from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray._private.state import actors
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from kohaku_ray.answering.executor import block_size, n_replicas, start_block, waves_of
 from kohaku_ray.answering.local_index import Depths
 from kohaku_ray.answering.tools import RunContext
+from kohaku_ray.checks.demand import busy_processes, n_retrievers
+from kohaku_ray.collection.indexes import open_index
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment
+from kohaku_ray.config.sections import RetrieverConfig
 from kohaku_ray.engine import MOST_TASKS
 from kohaku_ray.engine.actors.members import MemberProcess
 from kohaku_ray.engine.actors.retriever import Retriever
 from kohaku_ray.engine.actors.voter import MembersAndVoter, Voter
-from kohaku_ray.engine.cluster import (
-    choose_when_freed,
-    free_nodes,
-    idle_cpus,
-    node_resources,
-    print_progress,
-    started_on,
-)
+from kohaku_ray.engine.cluster import find_node, idle_cpus, most_resources, node_resources, print_progress
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import RefusingLedger
-from kohaku_ray.engine.worker_groups import read_most_nodes
-from kohaku_ray.errors import ConfigError
-from kohaku_ray.index.gpu import without_gpu_support
+from kohaku_ray.errors import ConfigError, KohakuRayError
+from kohaku_ray.models.summary import AnswerSummary
 from kohaku_ray.models.vllm import VllmConfig
-from kohaku_ray.records import Question
-from kohaku_ray.run.checks.cards import card_bytes, largest_shard_bytes
-from kohaku_ray.run.checks.demand import busy_processes
-from kohaku_ray.run.checks.free_gpus import FreeNode, with_retriever_gpus
-from kohaku_ray.run.checks.retrievers import RetrieverPlan, plan_retrievers
-from kohaku_ray.run.collection.indexes import open_index
-from kohaku_ray.run.record.summary import AnswerSummary, pluralize
+from kohaku_ray.records import Question, pluralize
+from kohaku_ray.store.parts import RunParts
 
 MAX_RESTARTS = 10
-"""Most restarts per actor: an actor that its own input kills must not restart forever."""
+"""Most restarts per actor and hour: one that its own input kills must not restart forever, and a week has many nodes
+and processes that end."""
+
+LOOK_S = 5.0
+"""Least time between two looks how often actors were started again."""
 
 SAY_EVERY_S = 15.0
 """Interval between progress lines of a waiting job."""
@@ -62,8 +59,9 @@ FILLS = 2
 """How many times the questions in flight fill the replicas: with one, blocks on their way leave replicas idle."""
 
 
-COUNTED_MS = 1.0
-"""CPU time of a query from which retrievers are counted by it, too: below, it is lost in what a question takes."""
+ROOM_S = 120.0
+"""Longest time that retrievers wait for room on a cluster that does not grow: a job that has just ended gives its own
+back within seconds, and one that goes on holds it for hours."""
 
 
 class ActorPool:
@@ -77,28 +75,31 @@ class ActorPool:
         # Retries of a lost actor's tasks alone; replies that the ledger has are not asked for again. The others: a
         # server's failures (models/openai.chat), a lost replica (serving/handles), a blank answer (the system's
         # attempts). docs/operations.md has their product.
-        always: dict[str, Any] = {"max_restarts": MAX_RESTARTS, "max_task_retries": -1}
+        always: dict[str, Any] = {"max_restarts": -1, "max_task_retries": -1}
         n_shards, pool = open_index(config).n_shards, uuid.uuid4().hex[:12]
         self._pool_id = pool
-        plan = _take_free_gpus(config)
-        config = self._config = with_retriever_gpus(config, plan.gpus)
-        resources = {"num_cpus": config.cluster.retriever.cpus, "num_gpus": config.cluster.retriever.n_gpus}
+        self._config, each = config, config.cluster.retriever
+        n = n_retrievers(config, n_shards, most_resources(config.cluster))
+        self._room = _ask_for_room(each, n * n_shards)
+        resources = {"num_cpus": each.cpus, "num_gpus": each.gpus}
         retriever = ray.remote(max_concurrency=1000, **resources, **always)(Retriever)
-
-        def start(replica: int) -> list[Any]:
+        self.retrievers: list[Any] = []
+        for replica in range(n):
             names = [f"kohaku_ray retriever {pool} {replica}.{shard}" for shard in range(n_shards)]
-            return [
-                retriever.options(name=name).remote(config, depths, shard, names) for shard, name in enumerate(names)
-            ]
-
-        self.retrievers = [actor for replica in range(plan.n) for actor in start(replica)]
-        self._n_shards, self._start = n_shards, start
+            for shard, name in enumerate(names):
+                where: dict[str, Any] = {}
+                if self._room is not None:
+                    bundle = PlacementGroupSchedulingStrategy(self._room, len(self.retrievers))
+                    where = {"scheduling_strategy": bundle}
+                self.retrievers.append(retriever.options(name=name, **where).remote(config, depths, shard, names))
         # Asked for now: an index and its encoder take seconds to open, while other actors and replicas start.
         self._actor_of = {actor.ready.remote(): actor for actor in self.retrievers}
         self._n_workers, self._always = n_workers, always
         self.members: list[Any] = []
         self.voters: list[Any] = []
         self.runs: set[RunWork] = set()  # that are under way
+        self._restarts: dict[Any, list[float]] = {}  # when each actor was seen to have been started again
+        self._looked_s = -math.inf
 
     def wait_until_ready(self) -> None:
         """Start the other actors, and wait until every retriever has opened its index.
@@ -106,6 +107,9 @@ class ActorPool:
         The others start last: on a small machine, retrievers and replicas would wait for their imports. After
         ``SAY_EVERY_S`` it is reported what the job waits for. A retriever that takes no GPU by auto, though it has one,
         says why.
+
+        Raises:
+            ConfigError: The retrievers had no room for ``ROOM_S``, on a cluster that does not grow.
         """
         if not self.members:
             config, always = self._config, self._always
@@ -127,43 +131,51 @@ class ActorPool:
                 self.voters = [voter.options(name=first, **here).remote()]
                 self.voters += [voter.options(name=name).remote() for name in others]
         notes: set[str] = set()
-        waiting = list(self._actor_of)
+        waiting, began = list(self._actor_of), time.monotonic()
         while waiting:
             done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=SAY_EVERY_S)
-            opened = ray_get(done)
-            for note in filter(None, {note for note, _ in opened} - notes):
+            for note in set(ray_get(done)) - {"", *notes}:
                 print_progress(f"answer  {note}")
                 notes.add(note)
-            waiting += self._add_retrievers(max((ms for _, ms in opened), default=0.0), len(waiting))
-            if waiting:
-                print_progress(f"answer  {_describe_waiting(self._config, [self._actor_of[ref] for ref in waiting])}")
+            if not waiting:
+                return
+            cluster, has_room = self._config.cluster, self._has_room()
+            if not has_room and not cluster.autoscaling and time.monotonic() - began > ROOM_S:
+                raise ConfigError(_describe_no_room(cluster.retriever, len(self.retrievers)))
+            retrievers = [self._actor_of[ref] for ref in waiting]
+            print_progress(f"answer  {_describe_waiting(cluster.retriever, retrievers, has_room=has_room)}")
+            self.check_restarts()
 
-    def _add_retrievers(self, search_ms: float, n_waiting: int) -> list[Any]:
-        """Start as many more retrievers as a query's time asks for, where there is room; returns what they open.
+    def check_restarts(self) -> None:
+        """Look how often the actors were started again.
 
-        ``n_waiting`` is the number of those that have not opened the index yet, and may need room, too.
+        Raises:
+            KohakuRayError: One was more than ``MAX_RESTARTS`` times in the last hour.
         """
-        n = len(self.retrievers) // self._n_shards
-        if search_ms < COUNTED_MS:
-            return []
-        wanted = plan_on_cluster(self._config, search_ms=search_ms).n
-        if not self._config.cluster.autoscaling:  # else nodes come; here another job may hold what is not free
-            retriever = self._config.cluster.retriever
-            room = sum(node.n_places(retriever.n_gpus, retriever.cpus) for node in free_nodes()) - n_waiting
-            wanted = min(wanted, n + int(max(room, 0) // self._n_shards))
-        more = [actor for replica in range(n, wanted) for actor in self._start(replica)]
-        if more:
-            what = f"{pluralize(len(more), 'more retriever')}, since a query takes {search_ms:.1f} ms of CPU"
-            print_progress(f"answer  {what} (index.factory: an IVF takes less)")
-        self.retrievers += more
-        opened = {actor.ready.remote(): actor for actor in more}
-        self._actor_of |= opened
-        return list(opened)
+        now = time.monotonic()
+        if now - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now
+        for actor in {*self.retrievers, *self.members, *self.voters}:
+            facts, seen = actors(actor._actor_id.hex()), self._restarts.setdefault(actor, [])
+            seen += [now] * (int(facts.get("NumRestarts", 0)) - len(seen))
+            if len(seen) > MAX_RESTARTS and now - seen[-MAX_RESTARTS - 1] < 3600:
+                raise KohakuRayError(
+                    f"{facts['Name']} died and was started again {len(seen)} times, the last {MAX_RESTARTS + 1} within "
+                    "an hour: Ray's logs say why (out of memory is the usual reason); give its node more memory, then "
+                    "repeat the command, which goes on where it stopped"
+                )
+
+    def _has_room(self) -> bool:
+        """Whether the retrievers have what they asked for, all of them."""
+        return self._room is None or placement_group_table(self._room)["state"] == "CREATED"
 
     def close(self) -> None:
-        """End the actors now: the next pool needs their CPUs."""
+        """End the actors now, and give back the retrievers' room: the next pool needs their CPUs."""
         for actor in {*self.retrievers, *self.members, *self.voters}:
             ray.kill(actor)
+        if self._room is not None:
+            remove_placement_group(self._room)
 
     def counts(self) -> Counter[tuple[str, str]]:
         """Sum ``Retriever.counts`` over all retrievers."""
@@ -173,18 +185,45 @@ class ActorPool:
         return total
 
 
-def _describe_waiting(config: Config, retrievers: Sequence[Any]) -> str:
-    """Say where retrievers start, or what those need for which no node has room."""
-    free, retriever = ray.available_resources(), config.cluster.retriever
-    asked = {kind: n for kind, n in (("CPU", retriever.cpus), ("GPU", retriever.n_gpus)) if n}
-    if all(free.get(kind, 0.0) >= n for kind, n in asked.items()):
-        nodes = dict.fromkeys(started_on(actor) or "a node with room" for actor in retrievers)
-        on = f"{'is' if len(retrievers) == 1 else 'are'} starting on {', '.join(nodes)}"
-        return f"{pluralize(len(retrievers), 'retriever')} {on}: imports, then opens the index"
-    needed = " and ".join(pluralize(n, kind) for kind, n in asked.items())
-    left = " and ".join(pluralize(free.get(kind, 0.0), kind) for kind in asked)
-    what = f"{pluralize(len(retrievers), 'retriever')} ({needed}{' each' if len(retrievers) > 1 else ''})"
-    return f"waiting for {what} to start and open the index: the cluster has {left} free"
+def _ask_for_room(retriever: RetrieverConfig, n: int) -> PlacementGroup | None:
+    """Ask Ray for the room of ``n`` retrievers at once, as a cluster that grows is asked, too; None: they need none.
+
+    Those that share GPUs lie close together, so that whole GPUs stay free; the others on many nodes.
+    """
+    each = _resources_of(retriever)
+    return placement_group([each] * n, "PACK" if retriever.gpus else "SPREAD") if each else None
+
+
+def _resources_of(retriever: RetrieverConfig) -> dict[str, float]:
+    return {kind: n for kind, n in (("CPU", retriever.cpus), ("GPU", retriever.gpus)) if n}
+
+
+def _describe_needs(retriever: RetrieverConfig, n: int) -> str:
+    needed = " and ".join(pluralize(amount, kind) for kind, amount in _resources_of(retriever).items())
+    return f"{pluralize(n, 'retriever')} ({needed}{' each' if n > 1 else ''})"
+
+
+def _describe_waiting(retriever: RetrieverConfig, actors: Sequence[Any], *, has_room: bool) -> str:
+    """Say where retrievers start, or what those need for which there is no room yet."""
+    if has_room:
+        nodes = dict.fromkeys(find_node(actor) or "a node with room" for actor in actors)
+        on = f"{'is' if len(actors) == 1 else 'are'} starting on {', '.join(nodes)}"
+        return f"{pluralize(len(actors), 'retriever')} {on}: imports, then opens the index"
+    free = ray.available_resources()
+    left = " and ".join(pluralize(free.get(kind, 0.0), kind) for kind in _resources_of(retriever))
+    return f"waiting for room for {_describe_needs(retriever, len(actors))}: the cluster has {left} free"
+
+
+def _describe_no_room(retriever: RetrieverConfig, n: int) -> str:
+    total, free = ray.cluster_resources(), ray.available_resources()
+    there = ", ".join(
+        f"{pluralize(total.get(kind, 0.0), kind)} of which {free.get(kind, 0.0):g} free"
+        for kind in _resources_of(retriever)
+    )
+    return (
+        f"{_describe_needs(retriever, n)} got no room on the nodes in {ROOM_S:g} s: the cluster has {there}: lower "
+        "cluster.retriever.replicas, .cpus (0 is possible) or .gpus, end the jobs that hold the rest, or add nodes"
+    )
 
 
 def _is_one_machine(config: Config) -> bool:
@@ -196,19 +235,17 @@ def _is_one_machine(config: Config) -> bool:
 class RunWork:
     """One run on an actor pool."""
 
-    def __init__(self, pool: ActorPool, context: RunContext) -> None:
-        self.config = context.config
+    def __init__(self, pool: ActorPool, context: RunContext, parts: RunParts) -> None:
+        self.config, self.parts = context.config, parts
         self._pool = pool
         self._context = context
         self._context_ref = ray.put(context)
         self._config_ref = ray.put(context.config)
 
-    def submit(self, number: int, block: Sequence[Question]) -> tuple[Any, Any]:
-        """Submit a block; returns the refs of its result and of its tables."""
-        run = os.path.basename(self.config.run)
-        executor = RayExecutor(self._pool, self._context_ref, self._config_ref, number, block, run)
-        result, tables = start_block(self.config, executor)
-        return result, tables
+    def submit(self, number: int, block: Sequence[Question]) -> Any:
+        """Submit a block; returns the ref of its counts, which are there when its part is written."""
+        executor = RayExecutor(self._pool, self._context_ref, self._config_ref, self.parts, number, block)
+        return start_block(self.config, executor)
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
@@ -234,25 +271,28 @@ class RunWork:
         """Let every call of the blocks still to be submitted fail with this reason."""
         self._context_ref = ray.put(replace(self._context, ledger=RefusingLedger(reason)))
 
-    def finish(self, run: str, tables: list[Any]) -> None:
-        """Vote again where members weigh by agreement, and write the outputs from all blocks' tables."""
-        writer, votes = self._pool.voters[0], None
-        if self.config.ensemble.vote.weights == "agreement":
-            votes = writer.vote_by_agreement.remote(self._config_ref, tables)
-        ray_get(writer.write.remote(self._config_ref, run, tables, votes))
+    def finish(self, names: Sequence[str]) -> None:
+        """Write the outputs from the parts of these names."""
+        ray_get(self._pool.voters[0].write.remote(self._config_ref, self.parts, names))
 
 
 class RayExecutor:
     """Runs the steps of one block on the actors of a pool; the block's number decides which ones."""
 
     def __init__(
-        self, pool: ActorPool, context_ref: Any, config_ref: Any, number: int, questions: Sequence[Question], run: str
+        self,
+        pool: ActorPool,
+        context_ref: Any,
+        config_ref: Any,
+        parts: RunParts,
+        number: int,
+        questions: Sequence[Question],
     ) -> None:
-        self._context_ref, self._config_ref, self._questions = context_ref, config_ref, questions
+        self._context_ref, self._config_ref, self._parts, self._questions = context_ref, config_ref, parts, questions
         self._retriever = pool.retrievers[number % len(pool.retrievers)]
         self._process = pool.members[number % len(pool.members)]
         self._voter = pool.voters[number % len(pool.voters)]
-        self._name = f"block {number} · {run}"
+        self._name = f"block {number} · {os.path.basename(parts.path)}"
 
     def prepare(self, member: int, settled: Any | None) -> Any:
         """See ``Executor``."""
@@ -268,57 +308,8 @@ class RayExecutor:
         return self._voter.settle.remote(self._config_ref, self._questions, *answered)
 
     def vote(self, prepared: Sequence[Any], answered: Sequence[Any]) -> Any:
-        """See ``Executor``; two refs, of the counts and of the tables."""
-        vote = self._voter.vote.options(num_returns=2)
-        return vote.remote(self._config_ref, len(prepared), *prepared, *answered)
-
-
-def plan_on_cluster(config: Config, *free: Sequence[FreeNode], search_ms: float = 0.0) -> RetrieverPlan:
-    """Plan the retrievers of a run on the connected cluster, besides the replicas that there may be.
-
-    ``free`` is what its nodes have free now, if that counts too; ``search_ms`` the CPU time of a query in a shard.
-    """
-    nodes, index = node_resources(), open_index(config)
-    return plan_retrievers(
-        config,
-        index.n_shards,
-        nodes,
-        *free,
-        most_nodes=read_most_nodes() if config.cluster.autoscaling else None,
-        index_bytes=largest_shard_bytes(index, config),
-        card_bytes=card_bytes(nodes),
-        missing=without_gpu_support() if any(node.get("GPU") for node in nodes) else "",
-        search_ms=search_ms,
-    )
-
-
-def leaves_gpus(config: Config) -> bool:
-    """Whether retrievers take GPUs that replicas leave: they start after these, to take none that a replica needs.
-
-    So do those that share a GPU with engines, which measure its free memory as they start.
-    """
-    if config.cluster.retriever.gpus != "auto":
-        models = config.used_deployments.values()
-        shares = any(isinstance(model, VllmConfig) and model.gpus < 1 for model in models)
-        return shares and 0 < config.cluster.retriever.n_gpus < 1
-    return plan_on_cluster(config).gpus > 0
-
-
-def _take_free_gpus(config: Config) -> RetrieverPlan:
-    """Plan a run's retrievers; by auto, on GPUs that are free now, with a line if the cluster has any."""
-    plan = plan_on_cluster(config)
-    if config.cluster.retriever.gpus != "auto":
-        return plan
-    if plan.gpus:
-        plan = choose_when_freed(lambda free: plan_on_cluster(config, free))
-    if config.index.search_device == "cuda" and not plan.gpus:
-        raise ConfigError(
-            f"index.search_device is cuda but cluster.retriever.gpus is auto and gives no GPU ({plan.reason}): set "
-            "cluster.retriever.gpus to 1 or a share, or index.search_device to auto"
-        )
-    if ray.cluster_resources().get("GPU"):
-        print_progress(f"answer  cluster.retriever.gpus auto: {plan.gpus:g} ({plan.reason})")
-    return plan
+        """See ``Executor``; the ref of the counts."""
+        return self._voter.vote.remote(self._config_ref, self._parts, len(prepared), *prepared, *answered)
 
 
 def n_ledger_shards(config: Config, deployments: Mapping[str, Deployment] | None = None) -> int:
@@ -349,11 +340,10 @@ def contexts_cached(
 ) -> float:
     """Return how many questions the KV caches of the replicas hold, each with the replies of a wave of its members.
 
-    They are as long as those of the run so far, at first as the window. Of several replicas, one may have more
-    questions than the others by the deployment's ``load_bound``. In waves it is one less than a cache holds, but two
-    where it holds two: what is freed last goes last, so that a cache keeps the context of a question that has ended
-    longer than that of one between two waves. Members that do not share their context have one each, and no wave finds
-    that of an earlier one.
+    They are as long as those of the run so far, at first as the window. Replicas have equally many questions
+    (``Placement``). In waves it is one less than a cache holds, but two where it holds two: what is freed last goes
+    last, so that a cache keeps the context of a question that has ended longer than that of one between two waves.
+    Members that do not share their context have one each, and no wave finds that of an earlier one.
 
     Args:
         config: The run.
@@ -377,7 +367,7 @@ def contexts_cached(
         held = tokens / question_tokens
         if len(waves_of(config)) > 1 and config.ensemble.shares_context:
             held = max(held - 1, min(held, 2))
-        n_contexts = min(n_contexts, held * (n if n == 1 else n / deployment.load_bound))
+        n_contexts = min(n_contexts, held * n)
     return n_contexts
 
 

@@ -12,13 +12,13 @@ import ray
 from kohaku_ray.answering.block import PreparedQuestion, prepare_block
 from kohaku_ray.answering.local_index import Depths, LocalIndex
 from kohaku_ray.answering.tools import RunContext
+from kohaku_ray.collection.indexes import searched_views
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.members import RemoteIndex
 from kohaku_ray.engine.serving.handles import rank_pairs
 from kohaku_ray.engine.serving.limiter import limiter_of_encoder
 from kohaku_ray.index.gpu import missing
 from kohaku_ray.records import Question
-from kohaku_ray.run.collection.indexes import searched_views
 
 
 class Retriever:
@@ -32,21 +32,16 @@ class Retriever:
         self._config, self._depths, self._shard = config, depths, shard
         self._peer = functools.cache(lambda other: RemoteIndex(ray.get_actor(peers[other])))
 
-    def ready(self) -> tuple[str, float]:
+    def ready(self) -> str:
         """Open the index now, on the GPU if it is searched there; raises what ``open_index`` does.
 
         Returns:
-            Why `index.search_device: auto` has FAISS search on the CPU of a retriever that has a GPU, else empty; and
-            the CPU time of a query, in milliseconds, as measured now.
+            Why `index.search_device: auto` has FAISS search on the CPU of a retriever that has a GPU, else empty.
         """
-        views = [view.kinds for view in searched_views(self._config)]
-        return self._open(views), self._index.search_ms(views)
-
-    def _open(self, views: list[tuple[str, ...]]) -> str:
-        index = self._index
-        if self._config.cluster.retriever.n_gpus and self._config.index.search_device == "auto" and (why := missing()):
+        why_on_cpu = self._index.open_views([view.kinds for view in searched_views(self._config)])
+        if self._config.cluster.retriever.gpus and self._config.index.search_device == "auto" and (why := missing()):
             return f"index.search_device auto: FAISS searches on the CPU, since {why}"
-        return index.open_views(views)
+        return why_on_cpu
 
     async def run(self, method: str, items: list[Any], params: tuple[Any, ...], alone: bool = False) -> list[Any]:
         """Run a method of ``LocalIndex``, on this retriever's shard ``alone`` or on all."""

@@ -19,10 +19,11 @@ from ray.exceptions import RayError
 
 from kohaku_ray import sample
 from kohaku_ray.answering.executor import block_size
+from kohaku_ray.checks.demand import deployment_demand, replicas_demand, shortage, too_large
+from kohaku_ray.checks.deployments import check_deployment
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.pool import blocks_in_flight
 from kohaku_ray.engine.cluster import node_resources, print_progress
-from kohaku_ray.engine.errors import Refused, message_of
 from kohaku_ray.engine.jobs.bench_answers import (
     WAVES,
     answer_on,
@@ -36,14 +37,15 @@ from kohaku_ray.engine.jobs.bench_answers import (
     versions,
     with_index,
 )
-from kohaku_ray.engine.serving.handles import IGNORE_EOS, ask_together
 from kohaku_ray.engine.serving.vllm import environment
 from kohaku_ray.engine.session import Session
-from kohaku_ray.errors import ConfigError, KohakuRayError, ModelError
+from kohaku_ray.errors import ConfigError, KohakuRayError, ModelError, message_of
 from kohaku_ray.index.identity import prompt_counter, token_counter
+from kohaku_ray.models.replica import CallOutcome, Refused
 from kohaku_ray.models.request import ChatRequest, seed_for
+from kohaku_ray.models.target import Target
 from kohaku_ray.models.vllm import VllmConfig
-from kohaku_ray.models.vllm_arguments import engine_kwargs
+from kohaku_ray.models.vllm_arguments import IGNORE_EOS, engine_kwargs
 from kohaku_ray.pages.throughput import (
     AnswerRun,
     BenchCell,
@@ -52,12 +54,9 @@ from kohaku_ray.pages.throughput import (
     Throughput,
     write_throughput,
 )
-from kohaku_ray.records import Reply
-from kohaku_ray.run.checks.demand import NodeNeed, deployment_demand, replicas_demand, shortage, too_large, too_many
-from kohaku_ray.run.checks.deployments import check_deployment
-from kohaku_ray.run.record.summary import pluralize
+from kohaku_ray.records import Reply, pluralize
 from kohaku_ray.settings import resolve_paths
-from kohaku_ray.storage import is_uri, make_directory
+from kohaku_ray.store.storage import is_uri, make_directory
 
 WARM_UPS = 4
 """Calls per replica before those that are measured, all at once: its router leaves no replica without one."""
@@ -195,7 +194,7 @@ class _Bench:
             self._plain_run = Plain(max(members), reason=str(error))
         try:
             # It is one process: its GPUs lie on one node.
-            if why_not := self._shortage(1) or too_large({"plain vLLM": NodeNeed(1, needed)}, node_resources()):
+            if why_not := self._shortage(1) or too_large({"plain vLLM": needed}, node_resources()):
                 raise ModelError(why_not)
             runs = [
                 {
@@ -244,9 +243,9 @@ class _Bench:
         n_before = len(self._cells)
         try:
             with Session(self._config.cluster) as session:
-                applications = session.start_replicas({self._name: _of(self._deployment, replicas)})
+                [target] = session.start_replicas({self._name: _of(self._deployment, replicas)}).values()
                 for number, cell in cells:
-                    self._cells.append(self._measured(number, cell, applications[self._name]))
+                    self._cells.append(self._measured(number, cell, target))
                     self._write()
                 if self._n_answered:
                     self._runs.append(self._answered(replicas))
@@ -255,20 +254,20 @@ class _Bench:
             done = len(self._cells) - n_before
             self._without(replicas, [cell for _, cell in cells[done:]], message_of(error), is_skipped=False)
 
-    def _measured(self, number: int, cell: BenchCell, application: str) -> BenchCell:
+    def _measured(self, number: int, cell: BenchCell, target: Target) -> BenchCell:
         from ray import serve
         from ray.serve.exceptions import RayServeException
 
         n, m, c = cell.replicas, cell.members, cell.concurrency
         try:
-            handle = serve.get_app_handle(application)
+            handle = serve.get_app_handle(target.name)
             questions = [self._requests(number, question, m) for question in range(n * self._grid.questions)]
             n_engines = _of(self._deployment, n).n_engines
             # until every replica should have answered; prompts are as long as the measured ones but different
             first, self._n_warm_ups = self._n_warm_ups, self._n_warm_ups + WARM_UPS * n_engines
             warm_ups = [self._requests(0, number, 1, WARM_UP_TOKENS) for number in range(first, self._n_warm_ups)]
             asyncio.run(_ask_all(handle, warm_ups, len(warm_ups)))
-            processes = replica_processes(application)
+            processes = replica_processes(target.name)
             seen = [psutil.Process(), *processes] if len(processes) == n_engines else []
             before, began = cpu_seconds(seen), time.perf_counter()
             replies = asyncio.run(_ask_all(handle, questions, n * c))
@@ -332,9 +331,8 @@ class _Bench:
         if self._config.cluster.autoscaling:
             return ""
         they = _of(self._deployment, replicas)
-        on_a_node, nodes = replicas_demand({self._name: they}).on_a_node, node_resources()
         short = shortage("they", deployment_demand(they), self._resources)
-        return short or too_large(on_a_node, nodes) or too_many(on_a_node, nodes)
+        return short or too_large(replicas_demand({self._name: they}).on_a_node, node_resources())
 
     def _without(self, replicas: int, cells: Iterable[BenchCell], reason: str, *, is_skipped: bool) -> None:
         self._cells += [replace(cell, reason=reason, is_skipped=is_skipped) for cell in cells]
@@ -351,9 +349,11 @@ async def _ask_all(handle: Any, questions: Sequence[Sequence[ChatRequest]], n_in
     """Ask all members of a question at once, at most ``n_in_flight`` questions; raise an error when all calls ended."""
     gate = asyncio.Semaphore(n_in_flight)
 
-    async def question(requests: Sequence[ChatRequest]) -> list[tuple[Reply | Refused, float]]:
+    async def question(requests: Sequence[ChatRequest]) -> list[CallOutcome]:
         async with gate:
-            return await ask_together(handle, requests)
+            call = handle.options(session_id=requests[0].session_id).ask.remote(requests)
+            outcomes: list[CallOutcome] = await call
+            return outcomes
 
     replies: list[Reply] = []
     for outcomes in await asyncio.gather(*map(question, questions), return_exceptions=True):

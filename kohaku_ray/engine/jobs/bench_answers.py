@@ -17,6 +17,7 @@ import psutil
 import ray
 
 from kohaku_ray.answering.replay import requests_of
+from kohaku_ray.collection.sources import questions_of
 from kohaku_ray.config import Config
 from kohaku_ray.documents.settings import DocumentsConfig
 from kohaku_ray.engine.actors.pool import n_ledger_shards
@@ -27,13 +28,13 @@ from kohaku_ray.engine.ledger.client import open_ledger
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.models.backend import PriceConfig
 from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.summary import describe_errors
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.pages.throughput import Gpus, Measurement
-from kohaku_ray.run.collection.sources import questions_of
-from kohaku_ray.run.record.directory import RunDirectory
-from kohaku_ray.run.record.summary import describe_errors, pluralize
-from kohaku_ray.storage import join_path
-from kohaku_ray.sweep.plan import is_there
+from kohaku_ray.records import pluralize
+from kohaku_ray.store.directory import RunDirectory
+from kohaku_ray.store.storage import join_path
+from kohaku_ray.sweep.plan import index_exists
 from kohaku_ray.systems.questions import QuestionsConfig
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM
 
@@ -50,7 +51,7 @@ def with_index(config: Config, folder: str) -> Config:
         ConfigError: It has no index, and its system is not that of the sample.
         DataError: The index cannot be written.
     """
-    if is_there(config.index.path):
+    if index_exists(config.index.path):
         return config
     if config.system != DEFAULT_SYSTEM:
         raise ConfigError(
@@ -77,7 +78,7 @@ def answer_on(
         name: Of the deployment.
         deployment: With the replicas that are up.
         members: Of the ensemble.
-        n_questions: Made of the configured ones (``numbered``).
+        n_questions: Made of the configured ones (``number_text``).
         folder: For questions, ledger and run; it is made.
 
     Returns:
@@ -119,7 +120,7 @@ def run_on(
 ) -> Config:
     """Return the configuration of a run in a ``folder``: every role asks this deployment.
 
-    Its questions are made there of the configured ones, those of these ``numbers`` (see ``numbered``).
+    Its questions are made there of the configured ones, those of these ``numbers`` (see ``number_text``).
     """
     os.makedirs(folder, exist_ok=True)
     questions, path = questions_of(config), f"{folder}/questions.jsonl"
@@ -129,9 +130,9 @@ def run_on(
     with open(path, "w", encoding="utf-8") as file:
         for number in numbers:
             question = questions[number % len(questions)]
-            row = {**question.columns, **dict(zip(columns, (f"q{number}", numbered(texts, number)), strict=True))}
+            row = {**question.columns, **dict(zip(columns, (f"q{number}", number_text(texts, number)), strict=True))}
             file.write(json.dumps(row) + "\n")
-    ensemble = {"members": members, "models": (), "waves": None}
+    ensemble = {"members": members, "models": ()}
     changes = {
         "run": f"{folder}/run",
         "ledger": config.ledger.model_copy(update={"path": f"{folder}/ledger"}),
@@ -144,7 +145,7 @@ def run_on(
     return config.model_copy(update=changes)
 
 
-def numbered(texts: Sequence[str], number: int) -> str:
+def number_text(texts: Sequence[str], number: int) -> str:
     """Make a question's text for each number, no two equal: the texts, then pairs of them with other evidence."""
     repeat, first = divmod(number, len(texts))
     return texts[first] if repeat == 0 else f"{number}. {texts[first]} {texts[(first + repeat) % len(texts)]}"

@@ -10,6 +10,9 @@ from typing import Any
 import pyarrow as pa
 import ray
 
+from kohaku_ray.collection.captions import CaptionRequests, ImageCaption, with_captions
+from kohaku_ray.collection.documents import split_used_and_rejected
+from kohaku_ray.collection.indexing import TEXT_SCHEMA, new_texts, tables_of, texts_of
 from kohaku_ray.config import Config
 from kohaku_ray.documents.bounded import unpacked
 from kohaku_ray.engine.actors.pool import n_ledger_shards
@@ -17,16 +20,14 @@ from kohaku_ray.engine.cluster import print_progress
 from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ModelError
+from kohaku_ray.event_loop import run_apart
 from kohaku_ray.index.images import known_captions
 from kohaku_ray.index.pending import SOURCE_COLUMNS, ParsedParts
 from kohaku_ray.models.captions import description_of, joined_caption
 from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.target import Target
 from kohaku_ray.pages.terminal import Progress
-from kohaku_ray.run.collection.captions import CaptionRequests, ImageCaption, with_captions
-from kohaku_ray.run.collection.documents import split_used_and_rejected
-from kohaku_ray.run.collection.indexing import TEXT_SCHEMA, new_texts, tables_of, texts_of
-from kohaku_ray.run.event_loop import run_apart
-from kohaku_ray.run.record.summary import pluralize
+from kohaku_ray.records import pluralize
 
 ERRORS_SHOWN = 3
 """Most reasons named in the summary."""
@@ -78,13 +79,13 @@ def model_captions(config: Config, job: str) -> tuple[dict[str, ImageCaption], C
         print_progress(f"caption {pluralize(len(wanted), 'image')}, {n_known} known: waiting for {name}")
         with Session(config.cluster, config.ledger) as session:
             ledger = session.open_ledger(config.ledger, n_ledger_shards(config, deployments), deployments.values())
-            applications = session.start_replicas(deployments)
-            captions |= run_apart(_ask_all(config, ledger, applications[name], wanted))
+            target = session.start_replicas(deployments)[name]
+            captions |= run_apart(_ask_all(config, ledger, target, wanted))
     errors = [error for key in wanted if (error := captions[key].error)]
     return captions, CaptionSummary(n_known, len(wanted), errors)
 
 
-def captioned(batch: pa.Table, captions: Any, config: Config, job: str) -> pa.Table:
+def put_captions(batch: pa.Table, captions: Any, config: Config, job: str) -> pa.Table:
     """Put descriptions into the trees of parts (a Ray Data task).
 
     Takes column ``part`` and the ref of the descriptions by the call's key; returns new texts, as ``parse`` does.
@@ -120,7 +121,7 @@ def _of_row(
 
 
 async def _ask_all(
-    config: Config, ledger: Ledger, application: str, wanted: Mapping[str, _Call]
+    config: Config, ledger: Ledger, target: Target, wanted: Mapping[str, _Call]
 ) -> dict[str, ImageCaption]:
     """Ask all calls, as many at once as the deployment takes; not those after ``fail_after`` failures in a row."""
     (deployment,) = config.caption_deployments.values()
@@ -134,7 +135,7 @@ async def _ask_all(
             if config.fail_after is not None and n_failed >= config.fail_after:
                 return ImageCaption(error=f"not asked: {pluralize(n_failed, 'call')} in a row had failed")
             try:
-                asked = await ledger.ask(request, application)
+                asked = await ledger.ask(request, target)
                 caption = ImageCaption(joined_caption(printed, description_of(asked.entry.reply)))
             except ModelError as error:
                 caption = ImageCaption(error=" ".join(str(error).split())[:500])

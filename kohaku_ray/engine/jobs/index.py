@@ -11,6 +11,18 @@ from dataclasses import replace
 
 import ray
 
+from kohaku_ray.checks.demand import caption_demand, index_demand, plan_encoders
+from kohaku_ray.checks.deployments import check_deployment
+from kohaku_ray.checks.servers import check_servers
+from kohaku_ray.collection.image_encoding import check_reads_images
+from kohaku_ray.collection.indexes import check_endpoint, index_settings, preferred_note, source_bytes
+from kohaku_ray.collection.sources import (
+    check_images,
+    check_places,
+    describe_passed_over,
+    find_sources,
+    read_metadata,
+)
 from kohaku_ray.config import Config
 from kohaku_ray.engine.cluster import idle_cpus, node_resources, print_progress
 from kohaku_ray.engine.errors import ray_get
@@ -18,26 +30,13 @@ from kohaku_ray.engine.jobs.index_stream import IndexSummary, encoder_resources,
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.build import forget_damaged
-from kohaku_ray.index.gpu import check_trains
 from kohaku_ray.index.identity import check_faiss
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.settings import EndpointConfig
-from kohaku_ray.run.checks.demand import caption_demand, index_demand, plan_encoders
-from kohaku_ray.run.checks.deployments import check_deployment
-from kohaku_ray.run.checks.servers import check_servers
-from kohaku_ray.run.collection.image_encoding import check_reads_images
-from kohaku_ray.run.collection.indexes import check_endpoint, index_settings, preferred_note, source_bytes
-from kohaku_ray.run.collection.sources import (
-    check_images,
-    check_places,
-    describe_passed_over,
-    find_sources,
-    read_metadata,
-)
-from kohaku_ray.run.lease import LeaseFile
-from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.settings import resolve_paths
-from kohaku_ray.storage import Directory
+from kohaku_ray.store.lease import LeaseFile
+from kohaku_ray.store.segments import SegmentStore
+from kohaku_ray.store.storage import Directory
 
 
 def index_lease(path: str) -> LeaseFile:
@@ -58,7 +57,10 @@ def run_index(config: Config, *, is_leased: bool = False) -> IndexSummary:
     check_places(config)
     check_faiss()
     files = find_sources(config)
-    read_metadata(config.documents.metadata)
+    odd: list[str] = []
+    read_metadata(config.documents.metadata, odd)
+    for what in odd:
+        print_progress(f"index   warning: {what}")
     if not files:
         raise DataError(f"{', '.join(config.documents.paths)} holds metadata and questions but no document: add some")
     if passed_over := describe_passed_over(config):
@@ -73,7 +75,7 @@ def run_index(config: Config, *, is_leased: bool = False) -> IndexSummary:
     for fault in check_servers(config, config.caption_deployments):
         print_progress(f"index   warning: {fault}")
     PendingVectors(config.index.path).check_writable()
-    lease = nullcontext() if is_leased else index_lease(config.index.path).held()
+    lease = nullcontext() if is_leased else index_lease(config.index.path).hold()
     with lease, Session(config.cluster) as session:
         of_texts, of_images = plan_encoders(config, node_resources(), source_bytes(files))
         session.check(
@@ -83,8 +85,6 @@ def run_index(config: Config, *, is_leased: bool = False) -> IndexSummary:
             read={"documents.paths": files[0]},
             written={"index.path": config.index.path},
         )
-        if gpus := config.index.n_build_gpus:
-            ray_get(ray.remote(check_trains).options(num_gpus=gpus, num_cpus=0).remote())
         if isinstance(config.index.encoder, EndpointConfig):
             ray_get(ray.remote(check_endpoint).options(num_cpus=idle_cpus()).remote(config))
         if settings.image_plan.identity is not None:

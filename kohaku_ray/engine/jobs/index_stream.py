@@ -24,22 +24,11 @@ from typing import Any
 import pyarrow as pa
 import ray
 
-from kohaku_ray.config import Config
-from kohaku_ray.engine.cluster import choose_when_freed, idle_cpus, node_resources, print_progress
-from kohaku_ray.engine.errors import ray_get, unwrapped
-from kohaku_ray.engine.jobs.captions import CaptionSummary, captioned, model_captions
-from kohaku_ray.engine.serving.limiter import limiter_of_encoder
-from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.index.gpu import check_trains, without_gpu_support
-from kohaku_ray.index.pending import ParsedParts, n_files_of
-from kohaku_ray.index.settings import EndpointConfig
-from kohaku_ray.pages.terminal import Progress
-from kohaku_ray.run.checks.demand import Encoders
-from kohaku_ray.run.checks.free_gpus import FreeNode, GpuChoice, choose_build_gpus, with_build_gpus
-from kohaku_ray.run.collection.documents import default_ids, describe_left_out, describe_reject, split_used_and_rejected
-from kohaku_ray.run.collection.image_encoding import EncodeImages, images_to_encode, n_image_blocks
-from kohaku_ray.run.collection.indexes import encoder_length, source_names
-from kohaku_ray.run.collection.indexing import (
+from kohaku_ray.checks.demand import Encoders
+from kohaku_ray.collection.documents import default_ids, describe_left_out, describe_reject, split_used_and_rejected
+from kohaku_ray.collection.image_encoding import EncodeImages, images_to_encode, n_image_blocks
+from kohaku_ray.collection.indexes import encoder_length, source_names
+from kohaku_ray.collection.indexing import (
     WINDOW_TEXTS,
     Encode,
     Work,
@@ -51,8 +40,18 @@ from kohaku_ray.run.collection.indexing import (
     sorted_window,
     survey,
 )
-from kohaku_ray.run.lease import repeated
-from kohaku_ray.run.record.summary import pluralize
+from kohaku_ray.config import Config
+from kohaku_ray.engine.cluster import idle_cpus, node_resources, print_progress
+from kohaku_ray.engine.errors import ray_get, unwrapped
+from kohaku_ray.engine.jobs.captions import CaptionSummary, model_captions, put_captions
+from kohaku_ray.engine.serving.limiter import limiter_of_encoder
+from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.index.gpu import check_trains, without_gpu_support
+from kohaku_ray.index.pending import ParsedParts, n_files_of
+from kohaku_ray.index.settings import EndpointConfig
+from kohaku_ray.pages.terminal import Progress
+from kohaku_ray.records import pluralize
+from kohaku_ray.store.lease import call_every
 
 FILES_PER_BLOCK = 256
 """Most files that one task parses."""
@@ -157,7 +156,7 @@ def _streamed(config: Config, parsed: _Parsed, of_texts: Encoders, of_images: En
         texts = _parse(config, parsed.files, parsed.job, keep)
         if config.index_roles:
             texts.materialize()
-            texts, captions = _captioned(config, parsed)
+            texts, captions = _put_captions(config, parsed)
         is_served = isinstance(config.index.encoder, EndpointConfig)
         blocks = _windows(texts, of_texts, of_texts.gpu or is_served)
         leave_cpus = of_texts.gpu or of_texts.n < ray.available_resources().get("CPU", 0)
@@ -243,7 +242,7 @@ class _Parsed:
             if not work.n_documents:
                 first, reason = rejects[0]
                 raise DataError(f"of {pluralize(n_files, 'file')} none can be used; the first: {first}: {reason}")
-            if work.n_shards == 1 and not _builds_on_free_gpu(self.config):
+            if work.n_shards == 1 and not _may_build_on_gpus(self.config):
                 self._reducing = _reducing(self.config, self.job, self._shard_row_refs[0])
             self._looks, self.ended, self.work, self.n_files = False, time.perf_counter(), work, n_files
             return work
@@ -252,14 +251,13 @@ class _Parsed:
         """Build the index: all is encoded."""
         config = self.config
         if self._reducing is None:  # every shard in a task of its own, as many at once as there are CPUs or GPUs
-            config = with_build_gpus(config, _free_build_gpus(config))
+            n_gpus = _gpus_per_builder(config)
             assert self.work is not None
             memory = build_bytes(self.work.n_nodes / self.work.n_shards, encoder_length(config))
-            resources = {"num_cpus": 1, "num_gpus": config.index.n_build_gpus, "memory": int(memory)}
+            resources = {"num_cpus": 1, "num_gpus": n_gpus, "memory": int(memory)}
             build = ray.remote(scheduling_strategy="SPREAD", **resources)(build_shard_task)
-            parts = [
-                build.remote(config, self.job, number, rows_ref) for number, rows_ref in enumerate(self._shard_row_refs)
-            ]
+            shards = enumerate(self._shard_row_refs)
+            parts = [build.remote(config, self.job, number, rows_ref, n_gpus > 0) for number, rows_ref in shards]
         else:
             ray_get(next(self._reducing))
             parts = [next(self._reducing)]
@@ -272,40 +270,21 @@ class _Parsed:
         return counts
 
 
-def _choose_build_gpus(config: Config, nodes: Sequence[FreeNode]) -> GpuChoice:
-    return choose_build_gpus(config, nodes, without_gpu_support() if any(node.cards for node in nodes) else "")
+def _may_build_on_gpus(config: Config) -> bool:
+    """Whether builders may ask for GPUs, which encoders hold until all is encoded: where they have a use."""
+    return "IVF" in config.index.factory and "GPU" in ray.cluster_resources() and not without_gpu_support()
 
 
-def _builds_on_free_gpu(config: Config) -> bool:
-    """Whether `index.build_gpus: auto` may find a GPU once all is encoded: until then, encoders may hold them all."""
-    nodes = _whole_nodes()
-    if config.index.build_gpus != "auto" or not any(node.cards for node in nodes):
-        return False
-    choice = _choose_build_gpus(config, nodes)
-    if not choice.gpus:
-        print_progress(f"reduce  index.build_gpus auto: 0 ({choice.reason})")
-    return choice.gpus > 0
-
-
-def _free_build_gpus(config: Config) -> float:
-    """Return the GPUs per builder; by auto, one that is free now, with a line if the cluster has any."""
-    nodes = _whole_nodes()
-    if config.index.build_gpus != "auto" or not any(node.cards for node in nodes):
-        return config.index.n_build_gpus
-    choice = _choose_build_gpus(config, nodes)
-    if choice.gpus:
-        choice = choose_when_freed(lambda free: _choose_build_gpus(config, free))
-    if choice.gpus:
-        try:
-            ray_get(ray.remote(check_trains).options(num_gpus=choice.gpus, num_cpus=0).remote())
-        except ConfigError as error:
-            choice = GpuChoice(0.0, str(error))
-    print_progress(f"reduce  index.build_gpus auto: {choice.gpus:g} ({choice.reason})")
-    return choice.gpus
-
-
-def _whole_nodes() -> list[FreeNode]:
-    return list(map(FreeNode.of, node_resources()))
+def _gpus_per_builder(config: Config) -> int:
+    """Return the GPUs that each builder asks for: one if FAISS finds it on a node with a GPU, else a line says why."""
+    if not _may_build_on_gpus(config):
+        return 0
+    try:
+        ray_get(ray.remote(check_trains).options(num_gpus=1, num_cpus=0).remote())
+    except ConfigError as error:
+        print_progress(f"reduce  on CPUs: {error}")
+        return 0
+    return 1
 
 
 def _reducing(config: Config, job: str, rows_ref: Any) -> Any:
@@ -313,7 +292,6 @@ def _reducing(config: Config, job: str, rows_ref: Any) -> Any:
     # Holds no CPU: it must not wait for the encoders, which hold them all for longer.
     reducer = ray.remote(reduce_shard).options(
         num_cpus=idle_cpus(),
-        num_gpus=config.index.n_build_gpus,
         max_retries=1,
         num_returns="streaming",
         _generator_backpressure_num_objects=1,
@@ -323,20 +301,19 @@ def _reducing(config: Config, job: str, rows_ref: Any) -> Any:
 
 def _parse(config: Config, files: Sequence[str], job: str, keep: bool) -> Any:
     """A dataset of the files' new texts."""
-    parsers = config.index.parsers or int(ray.cluster_resources().get("CPU", 1))
-    n_blocks = min(len(files), max(4 * parsers, -(-len(files) // FILES_PER_BLOCK)))
+    n_cpus = int(ray.cluster_resources().get("CPU", 1))  # a parser on each
+    n_blocks = min(len(files), max(4 * n_cpus, -(-len(files) // FILES_PER_BLOCK)))
     names = enumerate(zip(files, source_names(config, files), strict=True))
     rows = [{"at": number, "file": file, "name": name} for number, (file, name) in names]
     stage = functools.partial(parse, config=config, job=job, ids=default_ids(files), keep=keep)
-    concurrency = {} if config.index.parsers is None else {"concurrency": config.index.parsers}
     dataset = ray.data.from_items(rows, override_num_blocks=n_blocks)
-    return dataset.map_batches(stage, batch_size=None, batch_format="pyarrow", **concurrency)
+    return dataset.map_batches(stage, batch_size=None, batch_format="pyarrow")
 
 
-def _captioned(config: Config, parsed: _Parsed) -> tuple[Any, CaptionSummary]:
+def _put_captions(config: Config, parsed: _Parsed) -> tuple[Any, CaptionSummary]:
     """A dataset of the new texts once a model has described the images, and what became of that."""
     captions, summary = model_captions(config, parsed.job)
-    stage = functools.partial(captioned, captions=ray.put(captions), config=config, job=parsed.job)
+    stage = functools.partial(put_captions, captions=ray.put(captions), config=config, job=parsed.job)
     parts = [{"part": part} for part in parsed.parts.names()]
     dataset = ray.data.from_items(parts, override_num_blocks=len(parts))
     return dataset.map_batches(stage, batch_size=None, batch_format="pyarrow"), summary
@@ -358,12 +335,16 @@ def window_texts(encoders: Encoders) -> int:
 def _encode(config: Config, blocks: Any, parsed: _Parsed, encoders: int, gpu: bool) -> tuple[int, ...]:
     """Encode a dataset of blocks; returns the number of texts per encoder."""
     batches = _by_actors(Encode, blocks, config, encoders, gpu, ENCODER_THREADS, limiter_of_encoder(config))
-    by_encoder, n_tokens, began = Counter[str](), 0, time.perf_counter()
+    by_encoder, n_tokens = Counter[str](), 0
 
     def waiting() -> str:
         return "" if by_encoder else f"; {parsed.n_files} of {len(parsed.files)} files are parsed"
 
-    with ExitStack() as shown, repeated(parsed.look, LOOK_EVERY_S, "look"), _say_waits(config, encoders, gpu, waiting):
+    with (
+        ExitStack() as shown,
+        call_every(parsed.look, LOOK_EVERY_S, "look"),
+        _say_waits(config, encoders, gpu, waiting),
+    ):
         parsing, encoding = shown.enter_context(Progress("parse", len(parsed.files), "files")), None
         for batch in batches:
             for row in batch.to_pylist():
@@ -374,7 +355,8 @@ def _encode(config: Config, blocks: Any, parsed: _Parsed, encoders: int, gpu: bo
                 continue
             if encoding is None:
                 shown.close()
-                encoding = shown.enter_context(Progress("encode", parsed.work.n_tokens, "tokens", began))
+                n_before = min(n_tokens, parsed.work.n_tokens)
+                encoding = shown.enter_context(Progress("encode", parsed.work.n_tokens, "tokens", done=n_before))
             # A text that stands in two windows is encoded twice.
             n_tokens, n_texts = min(n_tokens, parsed.work.n_tokens), min(by_encoder.total(), parsed.work.n_texts)
             encoding.show(n_tokens, f"{n_texts} of {parsed.work.n_texts} texts")
@@ -398,7 +380,7 @@ def _say_waits(config: Config, n: int, gpu: bool, waiting: Callable[[], str]) ->
                 f"the cluster has {available} free{more}"
             )
 
-    with repeated(say_waits, SAY_EVERY_S, "encoders"):
+    with call_every(say_waits, SAY_EVERY_S, "encoders"):
         yield
 
 

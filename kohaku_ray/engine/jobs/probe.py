@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from kohaku_ray.checks.demand import cluster_address, replicas_demand
+from kohaku_ray.checks.validate import Probed, probe_chat, probe_here
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.engine.cluster import print_progress
@@ -13,11 +15,11 @@ from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 from kohaku_ray.models.openai import OpenAIConfig
+from kohaku_ray.models.replica import Refused
 from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.target import Target
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.records import Reply
-from kohaku_ray.run.checks.demand import cluster_address, replicas_demand
-from kohaku_ray.run.checks.validate import Probed, probe_chat, probe_here
 from kohaku_ray.settings import resolve_paths
 
 PAIR = ("capital of France", "Paris is the capital of France.")
@@ -54,15 +56,18 @@ def _probe(name: str, deployment: Deployment, config: Config) -> Probed:
         return asyncio.run(_probe_served(name, single, session.start_replicas({name: single})))
 
 
-async def _probe_served(name: str, deployment: Deployment, names: Mapping[str, str]) -> Probed:
+async def _probe_served(name: str, deployment: Deployment, targets: Mapping[str, Target]) -> Probed:
     if isinstance(deployment, CrossEncoderConfig):
-        [score] = await rank_pairs(names[name], [PAIR])
+        [score] = await rank_pairs(targets[name], [PAIR])
         of = f"pairs of {deployment.max_tokens} tokens" if deployment.base_url is None else f"at {deployment.base_url}"
         return Probed(f"deployments.{name}: cross_encoder, {of}, scores {score:.3f}")
     handles = Handles()
 
     async def ask(request: ChatRequest) -> Reply:
-        reply: Reply = await handles.call(names[name], lambda handle: handle.ask.remote(request), f"deployments.{name}")
+        [(outcome, _)] = await handles.call(targets[name], "ask", [request], who=f"deployments.{name}")
+        if isinstance(outcome, Refused):
+            outcome.raise_()
+        reply: Reply = outcome
         return reply
 
     return await probe_chat(name, deployment, ask)

@@ -12,22 +12,28 @@ from typing import Any, TypeVar
 
 import ray
 
+from kohaku_ray.answering.calls import Wanted
+from kohaku_ray.answering.spending import Paid
 from kohaku_ray.config.sections import LedgerConfig
 from kohaku_ray.engine import MOST_TASKS, NAMESPACE
 from kohaku_ray.engine.cluster import idle_cpus, print_progress
-from kohaku_ray.engine.errors import Refused, ray_get
-from kohaku_ray.engine.ledger.shard import GONE_S, LedgerShard, Wanted, shard_name
-from kohaku_ray.errors import DataError, ModelError
+from kohaku_ray.engine.errors import ray_get
+from kohaku_ray.engine.ledger.shard import GONE_S, LedgerShard, shard_name
+from kohaku_ray.errors import ModelError, StorageError
+from kohaku_ray.models.replica import Refused
 from kohaku_ray.models.request import PROMPT_CHARS, ChatRequest, is_finished, request_key, shard_of
+from kohaku_ray.models.target import Target
 from kohaku_ray.records import pluralize
-from kohaku_ray.run.lease import repeated
-from kohaku_ray.run.record.spending import Paid
-from kohaku_ray.run.segments import Entry, LedgerReply, SegmentStore
-from kohaku_ray.storage import is_uri
+from kohaku_ray.store.lease import call_every
+from kohaku_ray.store.segments import Entry, LedgerReply, SegmentStore
+from kohaku_ray.store.storage import is_uri
 
 To = TypeVar("To", bound=Hashable)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+Messages = dict[To, tuple[list[Item], asyncio.Future[list[Result]]]]
+"""Items that leave together, by where they go, with the results that come back in their order."""
 
 MOST_NAMED = 5
 """Most damaged segments whose names are said."""
@@ -46,31 +52,32 @@ class Ledger:
         self.path, self.gatherers = path, list[Any]()
         self._shards = list(shards)
         self._run = run or uuid.uuid4().hex
-        self._paid: dict[str, dict[str, Paid]] = {}  # by each start of a shard, as it last said
-        self._lookups: dict[int, list[tuple[str, asyncio.Future[Entry | None]]]] = {}
-        self._calls: dict[tuple[int, str], list[tuple[Wanted, asyncio.Future[LedgerReply | Refused]]]] = {}
+        self._paid: dict[str, Mapping[str, Paid]] = {}  # by each start of a shard, as it last said
+        self._lookups: Messages[int, str, Entry | None] = {}
+        self._calls: Messages[tuple[int, str], Wanted, LedgerReply | Refused] = {}
 
     def __reduce__(self) -> tuple[type[Ledger], tuple[list[Any], str]]:
         """Pickle the handles and the run's name alone: futures belong to one process."""
         return Ledger, (self._shards, self._run)
 
-    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> LedgerReply:
+    async def ask(self, request: ChatRequest, target: Target, again: bool = False) -> LedgerReply:
         """See ``LedgerClient``; the request's key decides the shard."""
         key = request_key(request)
-        shard = shard_of(key, len(self._shards))
+        number = shard_of(key, len(self._shards))
+        shard = self._shards[number]
         if not again:
-            recorded: Entry | None = await self._together(self._lookups, shard, key, self._shards[shard].lookup)
+            recorded = await _send_together(self._lookups, number, key, shard.lookup)
             if recorded is not None and is_finished(recorded.reply):
                 return LedgerReply(recorded, "ledger", key)
-        wanted = Wanted(key, request, application, self._run if again else None, self._run)
+        wanted = Wanted(key, request, target, self._run if again else None, self._run)
         # Members of a question, whose prompt is one, ask in one message. They are also voted on together.
-        asked = await self._together(self._calls, (shard, key[:PROMPT_CHARS]), wanted, self._shards[shard].ask)
-        if isinstance(asked, Refused):
-            asked.raise_()
-        return asked
+        reply = await _send_together(self._calls, (number, key[:PROMPT_CHARS]), wanted, shard.ask)
+        if isinstance(reply, Refused):
+            reply.raise_()
+        return reply
 
     @contextmanager
-    def used(self) -> Iterator[None]:
+    def keep_open(self) -> Iterator[None]:
         """Keep the shards for this run while the block runs; at its end, flush them and leave the path to others."""
 
         def ping() -> None:
@@ -78,7 +85,7 @@ class Ledger:
                 shard.ready.remote(self._run)
 
         try:
-            with repeated(ping, GONE_S / 6, "ledger"):
+            with call_every(ping, GONE_S / 6, "ledger"):
                 yield
         finally:
             try:
@@ -104,26 +111,26 @@ class Ledger:
         for shard in self._shards:
             shard.prepare_calls.remote()
 
-    def count_placements(self, application: str) -> tuple[int, int]:
-        """Count the questions placed on an application's replicas so far, and those moved off an overloaded one."""
-        counts = ray_get([shard.count_placements.remote(application) for shard in self._shards])
+    def count_placements(self, target: Target) -> tuple[int, int]:
+        """Count the questions placed on a target's replicas so far, and those moved off an overloaded one."""
+        counts = ray_get([shard.count_placements.remote(target.name) for shard in self._shards])
         return sum(n_placed for n_placed, _ in counts), sum(n_moved for _, n_moved in counts)
 
-    def cache_tokens(self, applications: Sequence[str]) -> list[int | None]:
-        """Return what the KV cache of a replica holds, in tokens, per application; None: it does not say."""
-        sizes: list[int | None] = ray_get([self._shards[0].cache_tokens.remote(name) for name in applications])
+    def cache_tokens(self, targets: Sequence[Target]) -> list[int | None]:
+        """Return what the KV cache of a replica holds, in tokens, per target; None: it does not say."""
+        sizes: list[int | None] = ray_get([self._shards[0].cache_tokens.remote(target) for target in targets])
         return sizes
 
     def paid(self) -> dict[str, Paid]:
-        """Sum what the calls made for this run used, by application.
+        """Sum what the calls made for this run used, by target.
 
         A shard that was started again has forgotten what it made before: that counts as this object last heard it.
         """
         self._paid.update(ray_get([shard.paid.remote(self._run) for shard in self._shards]))
         total: dict[str, Paid] = {}
         for parts in self._paid.values():
-            for application, part in parts.items():
-                total[application] = total.get(application, Paid()) + part
+            for name, part in parts.items():
+                total[name] = total.get(name, Paid()) + part
         return total
 
     def stop(self, reason: str) -> None:
@@ -140,30 +147,20 @@ class Ledger:
         """Say what the batches do that answer this ledger's calls; empty without any."""
         return "; ".join(filter(None, map(str, ray_get([actor.progress.remote() for actor in self.gatherers]))))
 
-    async def _together(
-        self, gathered: dict[To, list[tuple[Item, asyncio.Future[Result]]]], to: To, item: Item, method: Any
-    ) -> Result:
-        """Send an item in one message with all that go to the same place in one turn of the event loop."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Result] = loop.create_future()
-        waiting = gathered.setdefault(to, [])
-        waiting.append((item, future))
-        if len(waiting) == 1:
-            loop.call_soon(lambda: asyncio.ensure_future(_send(gathered.pop(to), method)))
-        return await future
 
+async def _send_together(messages: Messages[To, Item, Result], to: To, item: Item, method: Any) -> Result:
+    """Send an item in one message with all that go to the same place in one turn of the event loop."""
 
-async def _send(waiting: list[tuple[Item, asyncio.Future[Result]]], method: Any) -> None:
-    try:
-        results = await method.remote([item for item, _ in waiting])
-    except BaseException as error:
-        for _, future in waiting:
-            if not future.done():
-                future.set_exception(error)
-        return
-    for (_, future), result in zip(waiting, results, strict=True):
-        if not future.done():
-            future.set_result(result)
+    async def send() -> list[Result]:
+        results: list[Result] = await method.remote(messages.pop(to)[0])
+        return results
+
+    if to not in messages:
+        messages[to] = [], asyncio.ensure_future(send())
+    items, results = messages[to]
+    items.append(item)
+    position = len(items) - 1
+    return (await asyncio.shield(results))[position]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +169,7 @@ class RefusingLedger:
 
     reason: str
 
-    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> LedgerReply:
+    async def ask(self, request: ChatRequest, target: Target, again: bool = False) -> LedgerReply:
         """Raise; nothing is recorded, so that the next start asks."""
         raise ModelError(self.reason)
 
@@ -190,13 +187,13 @@ def open_ledger(config: LedgerConfig, n_shards: int = 1, resources: Mapping[str,
     path = config.path if is_uri(config.path) else os.path.abspath(config.path)
     SegmentStore(path)
     run = uuid.uuid4().hex
-    first = _shard_actor(path, 0, config.shards or n_shards, config, resources)
-    [state] = _opened([first], run)
+    first = _start_shard(path, 0, config.shards or n_shards, config, resources)
+    [state] = _wait_until_ready([first], run)
     # The first job decided the number of shards.
     n_shards = int(state["n_shards"])
-    others = [_shard_actor(path, shard, n_shards, config, resources) for shard in range(1, n_shards)]
+    others = [_start_shard(path, shard, n_shards, config, resources) for shard in range(1, n_shards)]
     # Each reads its own segments, and all those of other numbers of shards.
-    if damaged := sorted({name for each in (state, *_opened(others, run)) for name in each["damaged"]}):
+    if damaged := sorted({name for each in (state, *_wait_until_ready(others, run)) for name in each["damaged"]}):
         print_progress(
             f"ledger  {pluralize(len(damaged), 'damaged file')} of {path} left aside; their replies are asked again: "
             f"{', '.join(damaged[:MOST_NAMED])}{', …' if len(damaged) > MOST_NAMED else ''}"
@@ -204,7 +201,7 @@ def open_ledger(config: LedgerConfig, n_shards: int = 1, resources: Mapping[str,
     return Ledger([first, *others], run, path)
 
 
-def _opened(shards: Sequence[Any], run: str) -> list[dict[str, Any]]:
+def _wait_until_ready(shards: Sequence[Any], run: str) -> list[dict[str, Any]]:
     """Wait until shards are ready; a failing shard keeps running: it retries, and may hold another job's replies.
 
     Raises:
@@ -213,11 +210,11 @@ def _opened(shards: Sequence[Any], run: str) -> list[dict[str, Any]]:
     states: list[dict[str, Any]] = ray_get([shard.ready.remote(run) for shard in shards])
     for state in states:
         if state["failure"] is not None:
-            raise DataError(state["failure"])
+            raise StorageError(state["failure"])
     return states
 
 
-def _shard_actor(
+def _start_shard(
     path: str, shard: int, n_shards: int, config: LedgerConfig, resources: Mapping[str, float] | None
 ) -> Any:
     options: dict[str, Any] = {

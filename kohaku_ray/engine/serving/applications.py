@@ -10,7 +10,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Literal
 
 import numpy as np
@@ -20,23 +20,27 @@ from ray.exceptions import RayError
 from ray.serve.config import RequestRouterConfig
 from ray.serve.schema import ApplicationStatus
 
+from kohaku_ray.checks.demand import QUEUED, deployment_demand, shortage
+from kohaku_ray.checks.deployments import OUR_PREFIX, check_deployment, is_served, target_of
 from kohaku_ray.config import load_config
 from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.engine.cluster import idle_cpus, print_progress
 from kohaku_ray.engine.errors import ray_get
-from kohaku_ray.engine.serving.handles import Metered, listen_on_loopback
 from kohaku_ray.engine.serving.limiter import SharedLimiter, detached_actor, limiter_of_server
+from kohaku_ray.engine.serving.replica import listen_on_loopback, tell_shard
 from kohaku_ray.engine.serving.vllm import bind_vllm
 from kohaku_ray.errors import ConfigError, ModelError
+from kohaku_ray.extensions import BUILT_IN
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 from kohaku_ray.models.openai import OpenAIConfig
+from kohaku_ray.models.replica import Replica
+from kohaku_ray.models.target import Target
 from kohaku_ray.models.transformers import TransformersConfig
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.records import pluralize
-from kohaku_ray.run.checks.demand import QUEUED, deployment_demand, shortage
-from kohaku_ray.run.checks.deployments import application_name, check_deployment, is_served
-from kohaku_ray.run.lease import repeated
+from kohaku_ray.store.lease import call_every
 from kohaku_ray.systems.offline import ExtractiveConfig
+from kohaku_ray.version import versioned_name
 
 LEAST_LOADED = "kohaku_ray.engine.serving.routing.LeastLoadedRouter"
 
@@ -46,37 +50,45 @@ SAY_EVERY_S = 15.0
 BEAT_S = 5.0
 """Seconds between a job's heartbeats for its applications."""
 
+IDLE_EXIT_S = 300.0
+"""Seconds without a user after which the registry ends: until then the next job need not start one."""
+
 LOST_AFTER_S = 60.0
 """Seconds without a heartbeat after which a job counts as dead and its applications end."""
 
 SERVE_TRIES = 10
 """Tries, a second apart, to join a Serve that another job is starting."""
 
+LONGEST_REASON = 1000
+"""Characters of a reason: of a vLLM engine, half of them are vLLM's own."""
+
 _REFUSED = re.compile(r"gated repo|GatedRepo|401 Client Error|403 Client Error|Invalid user token", re.IGNORECASE)
 """What a hub's client says of a model whose terms the token's account has not accepted, or without a token."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ERROR_LINE = re.compile(r"[\w.]+(?:Error|Exception)\b")
+_OUR_ERROR = re.compile(r"^kohaku_ray\.(?:engine\.)?errors\.\w+: ")
+_FAILED_TRY = re.compile(r"failed to start with exception\. Retrying(?: (\d+) more time)?")
+"""What Serve's status says between two tries of a replica."""
 _LOG = logging.getLogger(__name__)
 
 ApplicationClaim = Literal["ready", "start", "wait"]
 
 
-class ChatReplica(Metered):
+class ChatReplica(Replica):
     """A Serve replica that hosts one backend."""
 
-    def __init__(self, deployment: Deployment, limiter: Any = None) -> None:
+    def __init__(self, deployment: Deployment, limiter: SharedLimiter | None = None) -> None:
         listen_on_loopback()
-        is_limited = isinstance(deployment, OpenAIConfig) and deployment.is_limited
-        backend = deployment.make_backend(None if limiter is None else SharedLimiter(limiter, is_limited))
+        backend = deployment.make_backend(limiter)
         gpus = deployment.gpus if isinstance(deployment, TransformersConfig) else 0
-        super().__init__(backend, deployment.max_ongoing, gpus)
+        super().__init__(backend.chat, deployment.max_ongoing, gpus, tell_shard)
 
 
 @contextmanager
 def serving(
     deployments: Mapping[str, Deployment], release: bool = True, beat_s: float = BEAT_S
-) -> Iterator[dict[str, str]]:
+) -> Iterator[dict[str, Target]]:
     """Run the deployments' applications while the block runs; all of them start at once, but those not ``is_served``.
 
     Args:
@@ -86,20 +98,22 @@ def serving(
         beat_s: Seconds between two heartbeats for the shared ones.
 
     Yields:
-        Application name by deployment name.
+        Where calls go, by deployment name.
     """
     for name, deployment in deployments.items():
         check_deployment(name, deployment)
-    names = {name: application_name(name, deployment) for name, deployment in deployments.items()}
+    targets = {name: target_of(name, deployment) for name, deployment in deployments.items()}
     if deployments and not any(map(is_served, deployments.values())):
-        yield names
+        yield targets
         return
     deployments = {name: deployment for name, deployment in deployments.items() if is_served(deployment)}
     user = uuid.uuid4().hex
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     # Asked for once: on a busy machine every look-up of its name may take longer than a heartbeat may be late. Its
     # process starts while Serve does.
-    registry: Any = detached_actor(Applications, "applications") if release else None
+    registry: Any = detached_actor(Applications, versioned_name("applications")) if release else None
+    if release and ray.is_initialized():
+        registry.beat.remote(user, [])  # it does not end while Serve starts
     _start_serve()
     for name, deployment in deployments.items():
         if deployment.application is not None and not is_running(deployment.application):
@@ -109,7 +123,7 @@ def serving(
                 "set application to null"
             )
     # This job does not end applications that others started.
-    ours = {name: names[name] for name, deployment in deployments.items() if deployment.application is None}
+    ours = {name: targets[name].name for name, deployment in deployments.items() if deployment.application is None}
 
     def beat() -> None:
         if ray.is_initialized():  # else Ray would start a cluster of its own
@@ -118,22 +132,22 @@ def serving(
     def claim_and_start(name: str) -> ApplicationClaim:
         claimed: ApplicationClaim = ray_get(registry.claim.remote(user, ours[name])) if release else "start"
         if claimed == "start":
-            with _coming_up(ours[name], name, deployments[name]):
-                target = serve.RunTarget(_bind(ours[name], name, deployments[name]), ours[name], route_prefix=None)
-                serve.run_many([target], wait_for_applications_running=False)
+            with _end_on_failure(ours[name], name, deployments[name]):
+                application = serve.RunTarget(_bind(ours[name], name, deployments[name]), ours[name], route_prefix=None)
+                serve.run_many([application], wait_for_applications_running=False)
         return claimed
 
     try:
-        with repeated(beat, beat_s, "beat") if release else nullcontext():
+        with call_every(beat, beat_s, "beat") if release else nullcontext():
             claims = {name: claim_and_start(name) for name in ours}
             for name, application in ours.items():
                 while claims[name] == "wait":  # another job is starting it
                     time.sleep(0.5)
                     claims[name] = claim_and_start(name)
                 if claims[name] == "start":
-                    with _coming_up(application, name, deployments[name]):
+                    with _end_on_failure(application, name, deployments[name]):
                         _wait_until_running(application, name, deployments[name])
-            yield names
+            yield targets
     finally:
         if release:
             ray_get(registry.release.remote(user))
@@ -153,10 +167,14 @@ class Applications:
         self._seen: dict[str, dict[str, float]] = {}
         self._starting: dict[str, str] = {}
         self._lock = asyncio.Lock()
+        self._last_used = time.monotonic()
         self._watch: asyncio.Task[None] | None = None
+        with suppress(RuntimeError):  # in Ray's actor there is an event loop
+            self._watch = asyncio.get_running_loop().create_task(self._end_lost())
 
     async def beat(self, user: str, names: list[str]) -> None:
         """Record a user's heartbeat for these applications."""
+        self._last_used = time.monotonic()
         if self._watch is None or self._watch.done():
             self._watch = asyncio.create_task(self._end_lost())
         for name in names:
@@ -190,8 +208,10 @@ class Applications:
                     del self._seen[name]
 
     async def _end_lost(self) -> None:
-        """End the applications of lost users, and those that could not be ended before."""
-        while True:
+        """End the applications of lost users, those that could not be ended before, and at last this actor."""
+        is_adopted = False
+        while self._seen or not is_adopted or time.monotonic() - self._last_used < IDLE_EXIT_S:
+            is_adopted = is_adopted or await self._adopt_running()
             asleep = time.monotonic()
             await asyncio.sleep(self._beat_s)
             now = time.monotonic()
@@ -202,6 +222,22 @@ class Applications:
             }
             users = [user for users in self._seen.values() for user in users.items()]
             await self.release(*{user for user, seen in users if now - seen > self._lost_after_s})
+        ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+
+    async def _adopt_running(self) -> bool:
+        """Take the applications of this version that Serve runs for used: a killed registry has forgotten their users.
+
+        Users that live are heard of again before they are lost. Returns whether Serve could say what it runs.
+        """
+        try:
+            running = await asyncio.to_thread(lambda: list(serve.status().applications))
+        except Exception as error:  # as Serve's controller starts again, too
+            _LOG.warning("what Serve runs is not known, next try in %g s: %s", self._beat_s, error)
+            return False
+        for name in running:
+            if name.startswith(OUR_PREFIX) and name.endswith(versioned_name("")):
+                self._seen.setdefault(name, {})[""] = time.monotonic()
+        return True
 
 
 def is_running(name: str) -> bool:
@@ -242,7 +278,7 @@ def build(arguments: Mapping[str, str]) -> serve.Application:
 
 
 @contextmanager
-def _coming_up(application: str, name: str, deployment: Deployment) -> Iterator[None]:
+def _end_on_failure(application: str, name: str, deployment: Deployment) -> Iterator[None]:
     """End an application that does not come up in the block, and say why."""
     try:
         yield
@@ -254,19 +290,24 @@ def _coming_up(application: str, name: str, deployment: Deployment) -> Iterator[
 
 
 def _wait_until_running(application: str, name: str, deployment: Deployment) -> None:
-    """Wait for every replica, and report from time to time how many are up.
+    """Wait for every replica; report from time to time how many are up, and at once why one did not start.
 
     Raises:
         ModelError: Serve gives up, or the deadline passes; the message says what is missing.
     """
     limit_s = deployment.start_timeout_s
     began = printed = time.monotonic()
+    told = ""
     while True:
         status = serve.status().applications[application]
         if status.status == ApplicationStatus.RUNNING:
             return
         if status.status == ApplicationStatus.DEPLOY_FAILED:
             raise ModelError(_reason(status))
+        if (failed := _FAILED_TRY.search(_messages(status))) and (reason := _reason(status)) != told:
+            more = f" ({pluralize(int(failed[1]), 'start')} left)" if failed[1] else ""
+            print_progress(f"serve   {name}: a replica did not start{more}: {reason}")
+            told = reason
         now = time.monotonic()
         n_up = _n_up(status)
         if now - began > limit_s:
@@ -281,7 +322,7 @@ def _wait_until_running(application: str, name: str, deployment: Deployment) -> 
         time.sleep(min(0.2 + (now - began) / 20, 2.0))
 
 
-def check_there(applications: Iterable[str]) -> None:
+def check_applications(applications: Iterable[str]) -> None:
     """Check that Serve still has these applications: a call to one that is gone may wait for ever.
 
     Raises:
@@ -310,11 +351,15 @@ def _n_up(status: Any) -> int:
 
 def _reason(status: Any) -> str:
     """Extract the last error of the traceback in Serve's status message."""
-    texts = [deployment.message for deployment in status.deployments.values() if deployment.message]
-    lines = _COLOURS.sub("", "\n".join(texts or [status.message])).strip().splitlines()
+    lines = _messages(status).splitlines()
     errors = [number for number, line in enumerate(lines) if _ERROR_LINE.match(line)]
     reason = " ".join(line.strip() for line in lines[errors[-1] if errors else -3 :])
-    return reason[:800] or "Serve gives no reason; see its logs"
+    return _OUR_ERROR.sub("", reason)[:LONGEST_REASON] or "Serve gives no reason; see its logs"
+
+
+def _messages(status: Any) -> str:
+    texts = [deployment.message for deployment in status.deployments.values() if deployment.message]
+    return _COLOURS.sub("", "\n".join(texts or [status.message])).strip()
 
 
 def _on_token(name: str, deployment: Deployment, reason: str) -> str:
@@ -337,20 +382,31 @@ def _bind(application: str, name: str, deployment: Deployment) -> serve.Applicat
         is_here = deployment.base_url is None
         options = {"num_cpus": 1 if is_here else idle_cpus(), "num_gpus": deployment.gpus if is_here else 0}
         limiter = None if is_here else limiter_of_server(application, deployment)
-        replicas = _deployed(PairReplica, name, deployment, {**options, "resources": deployment.resources})
+        replicas = _make_deployment(PairReplica, name, deployment, {**options, "resources": deployment.resources})
         return replicas.bind(deployment, limiter)
     limiter = None
     if isinstance(deployment, OpenAIConfig):
-        limiter = limiter_of_server(application, deployment, deployment.replicas)
+        limiter = limiter_of_server(application, deployment)
     actor: dict[str, Any] = {"num_cpus": 1 if isinstance(deployment, ExtractiveConfig) else idle_cpus()}
     if isinstance(deployment, TransformersConfig):
         actor = {"num_cpus": deployment.cpus, "num_gpus": deployment.gpus}
     actor["resources"] = deployment.resources
+    if isinstance(deployment, ExtractiveConfig) and deployment.system not in BUILT_IN["systems"]:
+        actor |= _with_driver_folder()
     n_queued = math.ceil(QUEUED * deployment.max_ongoing)
-    return _deployed(ChatReplica, name, deployment, actor, n_queued).bind(deployment, limiter)
+    return _make_deployment(ChatReplica, name, deployment, actor, n_queued).bind(deployment, limiter)
 
 
-def _deployed(replica: type, name: str, deployment: Deployment, actor: Mapping[str, Any], n_queued: int = 0) -> Any:
+def _with_driver_folder() -> dict[str, Any]:
+    """Let a replica import the modules of this job's folder, as the job's own workers do: Serve's belong to no job."""
+    if ray.get_runtime_context().runtime_env.get("working_dir"):  # of `ray job submit`, which replicas get by Serve
+        return {}
+    return {"runtime_env": {"env_vars": {"PYTHONPATH": f"{os.getcwd()}:${{PYTHONPATH}}"}}}
+
+
+def _make_deployment(
+    replica: type, name: str, deployment: Deployment, actor: Mapping[str, Any], n_queued: int = 0
+) -> Any:
     return serve.deployment(
         replica,
         name=name,
@@ -378,9 +434,9 @@ class PairReplica:
     works: then each has the few calls of 5 ms, however long they wait (Ray 2.60).
     """
 
-    def __init__(self, deployment: CrossEncoderConfig, limiter: Any = None) -> None:
+    def __init__(self, deployment: CrossEncoderConfig, limiter: SharedLimiter | None = None) -> None:
         listen_on_loopback()
-        self._model = deployment.load(None if limiter is None else SharedLimiter(limiter))
+        self._model = deployment.load(limiter)
         self._batch_pairs = deployment.batch_pairs
         self._waiting: list[tuple[list[tuple[str, str]], asyncio.Future[list[float]]]] = []
         self._task: asyncio.Task[None] | None = None

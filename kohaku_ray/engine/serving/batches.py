@@ -13,17 +13,19 @@ from typing import Any
 
 import ray
 
+from kohaku_ray.checks.deployments import target_of
 from kohaku_ray.engine import MOST_TASKS
-from kohaku_ray.engine.errors import Refused, ray_get
-from kohaku_ray.engine.serving.handles import CallOutcome, answer_together, batch_actor_name
+from kohaku_ray.engine.errors import ray_get
+from kohaku_ray.engine.serving.handles import batch_actor_name
 from kohaku_ray.engine.serving.limiter import detached_actor
+from kohaku_ray.engine.serving.replica import tell_shard
 from kohaku_ray.errors import KohakuRayError, ModelError
+from kohaku_ray.models.batches import BatchBackend, BatchProgress, BatchRecords
 from kohaku_ray.models.openai import OpenAIBackend, OpenAIConfig, TokenBucket
+from kohaku_ray.models.replica import CallOutcome, Refused, Replica
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
-from kohaku_ray.run.batches import BatchBackend, BatchProgress, BatchRecords
-from kohaku_ray.run.checks.deployments import application_name
-from kohaku_ray.run.lease import repeated
+from kohaku_ray.store.lease import call_every
 
 IDLE_EXIT_S = 300.0
 """Seconds without a call or a job's heartbeat after which the actor ends, if no batch is under way."""
@@ -36,10 +38,11 @@ TELL_EVERY_S = 10.0
 which is read in seconds, and another file takes hours."""
 
 
-class BatchActor:
-    """A ``BatchBackend`` as a Ray actor."""
+class BatchActor(Replica):
+    """A ``BatchBackend`` as a Ray actor, which all calls of a deployment's batches reach."""
 
     def __init__(self, path: str) -> None:
+        super().__init__(self._gather, MOST_TASKS, tell=tell_shard, tell_every_s=TELL_EVERY_S)
         self._records = BatchRecords(path)
         self._backend: BatchBackend | None = None
         self._deployment: OpenAIConfig | None = None
@@ -68,22 +71,26 @@ class BatchActor:
         assert self._backend is not None
         await self._backend.open()
 
-    async def ask_all(self, requests: Sequence[ChatRequest], shard: str | None = None) -> list[CallOutcome]:
-        """Answer requests; see ``Together.ask_all``. An actor that was started again waits for a job's heartbeat."""
+    async def ask(self, requests: Sequence[ChatRequest], shard: str | None = None) -> list[CallOutcome]:
+        """See ``Replica.ask``; an actor that was started again waits for a job's heartbeat."""
         self._last_heard = time.monotonic()
         await self._told.wait()
-        return await answer_together(self._ask, requests, shard, TELL_EVERY_S)
+        return await super().ask(requests, shard)
 
     async def progress(self) -> BatchProgress:
         """Say what is under way."""
         return BatchProgress() if self._backend is None else self._backend.progress()
 
-    async def _ask(self, request: ChatRequest) -> CallOutcome:
+    async def _gather(self, request: ChatRequest) -> Reply:
         assert self._backend is not None
+        return await self._backend.chat(request)
+
+    async def _answer(self, request: ChatRequest) -> CallOutcome:
+        # A batch's file is no place, its hours are no service, and it asks again by itself.
         began = time.perf_counter()
         outcome: Reply | Refused
         try:
-            outcome = await self._backend.chat(request)
+            outcome = await self._gather(request)
         except ModelError as error:
             outcome = Refused.of(error)
         except KohakuRayError as error:
@@ -108,7 +115,7 @@ def gathering(path: str, deployments: Sequence[OpenAIConfig]) -> Iterator[list[A
         DataError: A record of a batch cannot be read.
     """
     options = {"max_task_retries": -1, "max_concurrency": MOST_TASKS}
-    named = {batch_actor_name(application_name("", deployment), path): deployment for deployment in deployments}
+    named = {batch_actor_name(target_of("", deployment), path): deployment for deployment in deployments}
     actors = {name: detached_actor(BatchActor, name, path, **options) for name in named}
     since = time.time()
 
@@ -116,5 +123,5 @@ def gathering(path: str, deployments: Sequence[OpenAIConfig]) -> Iterator[list[A
         return [actor.beat.remote(named[name], since) for name, actor in actors.items()]
 
     ray_get(beat())
-    with repeated(beat, BEAT_S, "batches"):
+    with call_every(beat, BEAT_S, "batches"):
         yield [*actors.values()]

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections import Counter
 from typing import Any
 
 from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
 from ray.serve.request_router import FIFOMixin, RequestRouter
-
-from kohaku_ray.models.placement import BOUND
 
 
 class LeastLoadedRouter(FIFOMixin, RequestRouter):
@@ -66,34 +63,36 @@ class QuestionRouter(ConsistentHashRouter):
     Only a replica that dies loses its questions.
     """
 
-    def initialize_state(self, bound: float = BOUND, **kwargs: Any) -> None:
-        """Read the deployment's ``request_router_kwargs``; ``bound`` is that of ``Placement``."""
+    def initialize_state(self, **kwargs: Any) -> None:
+        """Start with the questions that this process has placed."""
         # Imported here: Serve ships this class by value, with module variables of its own.
         from kohaku_ray.models.placement import placement_of
 
-        # The placement needs the whole ring's order.
-        super().initialize_state(num_fallback_replicas=sys.maxsize - 1, **kwargs)
-        self._placement = placement_of(self._deployment_id.app_name, bound)
+        super().initialize_state(**kwargs)
+        self._placement = placement_of(self._deployment_id.app_name)
         self._calls: dict[str, str] = {}
 
     async def choose_replicas(self, candidate_replicas: list[Any], pending_request: Any = None) -> list[list[Any]]:
-        """Offer a call only to its question's replica."""
-        ranks: list[list[Any]] = await super().choose_replicas(candidate_replicas, pending_request)
+        """Offer a call only to its question's replica; the ring is asked for a question's first call alone."""
         session = pending_request.metadata.session_id if pending_request is not None else None
+        if session and (placed := self._placement.placed(session, self.curr_replicas)) is not None:
+            pending_request.routing_context.should_backoff = True  # as Ray's own does
+            return [[self.curr_replicas[placed]]]
+        ranks: list[list[Any]] = await super().choose_replicas(candidate_replicas, pending_request)
         if not session or not ranks:
             return ranks
-        order = {replica.replica_id: replica for [replica] in ranks}
-        return [[order[self._placement.choose_replica(session, list(order), order)]]]
+        order = [replica.replica_id for [replica] in ranks]
+        return [[self.curr_replicas[self._placement.choose_replica(session, order, self.curr_replicas)]]]
 
     def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:
         """Record the start of a call."""
         session = pending_request.metadata.session_id
         if session:
             self._calls[pending_request.metadata.internal_request_id] = session
-            self._placement.began(session)
+            self._placement.begin_call(session)
 
     def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:
         """Record the end of a call."""
         session = self._calls.pop(internal_request_id, None)
         if session is not None:
-            self._placement.ended(session)
+            self._placement.end_call(session)

@@ -12,7 +12,11 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.models.vllm import VllmConfig, join_adapter
 from kohaku_ray.models.vllm_arguments import engine_kwargs
 
-QUESTION_ROUTER = "kohaku_ray.engine.serving.routing.QuestionRouter"
+CACHES = "VLLM_CACHE_ROOT"
+"""Variable of the job that names the directory of what engines compile; on storage of all nodes it is compiled once."""
+
+ROUTER = "kohaku_ray.engine.serving.routing.QuestionRouter"
+"""What chooses a call's replica: one for all calls of a question."""
 
 
 def bind_vllm(name: str, deployment: VllmConfig) -> Any:
@@ -36,18 +40,16 @@ def bind_vllm(name: str, deployment: VllmConfig) -> Any:
         "health_check_period_s": 10,
         "health_check_timeout_s": 300,
         "graceful_shutdown_timeout_s": 5,
+        "request_router_config": {"request_router_class": ROUTER},
         **_scale(deployment),
     }
-    if deployment.router != "power_of_two":  # which is Serve's default
-        kwargs = {"bound": deployment.load_bound}
-        options["request_router_config"] = {"request_router_class": QUESTION_ROUTER, "request_router_kwargs": kwargs}
     try:
         config = LLMConfig(
             model_loading_config={"model_id": name, "model_source": deployment.model},
             accelerator_type=deployment.accelerator,
             placement_group_config=placement(deployment),
             deployment_config=options,
-            engine_kwargs=engine_kwargs(deployment) | _loaded(name, deployment),
+            engine_kwargs=engine_kwargs(deployment) | _adapters_to_load(name, deployment),
             runtime_env={"env_vars": environment(deployment)},
             log_engine_metrics=False,
         )
@@ -61,7 +63,7 @@ def bind_vllm(name: str, deployment: VllmConfig) -> Any:
         raise ConfigError(f"deployments.{name}: {error}") from error
 
 
-def _loaded(name: str, deployment: VllmConfig) -> dict[str, Any]:
+def _adapters_to_load(name: str, deployment: VllmConfig) -> dict[str, Any]:
     """Return the adapters that the engine's server loads when it starts, by the names that requests call them."""
     if not deployment.adapters:
         return {}
@@ -100,15 +102,21 @@ def environment(deployment: VllmConfig) -> dict[str, str]:
     if deployment.gpus < 1:
         # What the engine's worker asks of its bundle: Ray sets it only for the task that reads the engine's settings.
         variables["VLLM_RAY_PER_WORKER_GPUS"] = str(deployment.gpus)
+    if os.environ.get("RAY_USAGE_STATS_ENABLED") == "0":  # who switched Ray's reports off wants none of vLLM's
+        variables["VLLM_NO_USAGE_STATS"] = "1"
     # Of gpt-oss, Harmony's vocabulary is no part of the model: it is downloaded, or read from TIKTOKEN_ENCODINGS_BASE.
-    names = ("HF_HUB_OFFLINE", "HF_HOME", "HF_ENDPOINT", "TIKTOKEN_ENCODINGS_BASE", "VLLM_CPU_KVCACHE_SPACE")
+    names = ("HF_HUB_OFFLINE", "HF_HOME", "HF_ENDPOINT", "TIKTOKEN_ENCODINGS_BASE", "VLLM_CPU_KVCACHE_SPACE", CACHES)
     passed = {name: os.environ[name] for name in names if name in os.environ}
     # Replicas inherit the variables of the job that started Serve: without a value of this job's, they had its token.
     # Of its older name, too, which the hub's client reads where the first is empty.
     passed |= {name: os.environ.get(name, "") for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")}
     # Ray would give them the job's own, but for the ones that are named here (LLMConfig.runtime_env).
     of_job = ray.get_runtime_context().runtime_env.get("env_vars", {}) if ray.is_initialized() else {}
-    return {**variables, **passed, **of_job, **deployment.env}
+    variables |= {**passed, **of_job, **deployment.env}
+    if root := variables.get(CACHES):
+        # Of these two, the kernels that no torch.compile holds lie elsewhere: below the home directory, a pod's own.
+        variables = {"TRITON_CACHE_DIR": f"{root}/triton", "FLASHINFER_WORKSPACE_BASE": root, **variables}
+    return variables
 
 
 def _scale(deployment: VllmConfig) -> dict[str, Any]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ray import serve
@@ -13,16 +16,18 @@ from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import DPServer, LLMServer
 from ray.serve.llm.openai_api_models import ChatCompletionRequest
 
-from kohaku_ray.engine.errors import ReplicaLostError
+from kohaku_ray.engine.errors import root_cause
 from kohaku_ray.engine.serving.cards import alone_on, check_gpus_known, gpus_held, read_joules, wait_for_room
-from kohaku_ray.engine.serving.handles import IGNORE_EOS, Together, listen_on_loopback
+from kohaku_ray.engine.serving.replica import listen_on_loopback, tell_shard
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.models.completion import completion_body, read_completion
-from kohaku_ray.models.meter import Meter, watch_power
-from kohaku_ray.models.places import Places
+from kohaku_ray.models.meter import watch_power
 from kohaku_ray.models.refusal import refuses_length
+from kohaku_ray.models.replica import CallOutcome, Replica, ReplicaLostError
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.vllm import VllmConfig, join_adapter
+from kohaku_ray.models.vllm_arguments import IGNORE_EOS
+from kohaku_ray.models.vllm_failure import explain_start
 from kohaku_ray.records import Reply
 
 EXIT_DELAY_S = 0.2
@@ -33,7 +38,40 @@ PROMPTS = 256
 after the other and in waves."""
 
 
-class VllmReplica(Together, LLMServer):
+WRITTEN_BYTES = 1 << 20
+"""Most bytes that are read of what an engine wrote: its log until it runs is some 20 KB per worker."""
+
+
+@contextmanager
+def failed_start_explained(at: str) -> Iterator[None]:
+    """Turn an error of the block into one with the engine's own reason; ``at`` is its deployment's key.
+
+    Raises:
+        ModelError: In place of any error.
+    """
+    # The engine's processes inherit this one's output, which Ray sends to files.
+    files = {}
+    for number in (1, 2):
+        with suppress(OSError):
+            path = Path(os.readlink(f"/proc/self/fd/{number}"))
+            files[path] = path.stat().st_size
+    try:
+        yield
+    except Exception as error:
+        lines = [line for path, begin in files.items() for line in _lines_after(path, begin)]
+        raise ModelError(explain_start(root_cause(error), lines, at)) from error
+
+
+def _lines_after(path: Path, begin: int) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(begin, path.stat().st_size - WRITTEN_BYTES))
+            return file.read(WRITTEN_BYTES).decode(errors="replace").splitlines()
+    except OSError:  # a pipe or a terminal
+        return []
+
+
+class VllmReplica(LLMServer):
     """Answers our requests by the engine's chat completions, with its template, tokenizer, grammar and cache."""
 
     async def __init__(self, llm_config: LLMConfig, deployment: VllmConfig) -> None:  # type: ignore[misc]
@@ -42,24 +80,32 @@ class VllmReplica(Together, LLMServer):
         await super().__init__(llm_config)
         self._model_id = llm_config.model_id
         self._has_priorities = llm_config.engine_kwargs.get("scheduling_policy") == "priority"
-        self._replica = serve.get_replica_context().replica_id.unique_id
+        self._replica_id = serve.get_replica_context().replica_id.unique_id
         n_gpus = deployment.gpus_per_engine
-        self._meter = Meter(n_gpus)
-        self._places = Places(deployment.max_ongoing)
+        self._replica = Replica(self._answer, deployment.max_ongoing, n_gpus, tell_shard)
         self._rendered: dict[tuple[Any, ...], asyncio.Task[array[int] | None]] = {}
-        self._power = asyncio.create_task(watch_power(self._meter, self._counters)) if n_gpus else None
+        self._power = asyncio.create_task(watch_power(self._replica.meter, self._counters)) if n_gpus else None
 
     async def start(self) -> None:
-        """Start the engine when its GPUs have room for it, and no other engine starts on its share of a GPU."""
-        deployment = self._deployment
-        self._gpus = await gpus_held() if deployment.gpus_per_engine else []
-        check_gpus_known(self._gpus, deployment.gpus, f"deployments.{self._llm_config.model_id}")
-        async with alone_on(self._gpus if deployment.gpus < 1 else []):
-            setting = f"deployments.{self._llm_config.model_id}.engine_kwargs.gpu_memory_utilization"
-            await wait_for_room(self._gpus, deployment.memory_share, setting)
-            await super().start()
+        """Start the engine when its GPUs have room for it, and no other engine starts on its share of a GPU.
 
-    async def ask(self, request: ChatRequest) -> Reply:
+        Raises:
+            ConfigError: Its GPUs are held by others, or not known.
+            ModelError: vLLM does not start; the message has its cause and what to change.
+        """
+        deployment, at = self._deployment, f"deployments.{self._llm_config.model_id}"
+        self._gpus = await gpus_held() if deployment.gpus_per_engine else []
+        check_gpus_known(self._gpus, deployment.gpus, at)
+        async with alone_on(self._gpus if deployment.gpus < 1 else []):
+            await wait_for_room(self._gpus, deployment.memory_share, f"{at}.engine_kwargs.gpu_memory_utilization")
+            with failed_start_explained(at):
+                await super().start()
+
+    async def ask(self, requests: Sequence[ChatRequest], shard: str | None = None) -> list[CallOutcome]:
+        """See ``Replica.ask``."""
+        return await self._replica.ask(requests, shard)
+
+    async def _answer(self, request: ChatRequest) -> Reply:
         """Answer one request.
 
         Raises:
@@ -68,13 +114,10 @@ class VllmReplica(Together, LLMServer):
             UnfinishedReplyError: The engine says of the reply that it failed.
             ModelError: The engine refuses the request, for example because a grammar does not compile.
         """
-        async with self._places.taken(request.priority):
-            with self._meter.call() as spent:
-                response = await self._complete(request)
+        response = await self._complete(request)
         if hasattr(response, "error"):
             raise self._refusal(response)
-        reply = read_completion(response.model_dump(), request.n_chars)
-        return dataclasses.replace(reply, replica=self._replica, **dataclasses.asdict(spent))
+        return replace(read_completion(response.model_dump(), request.n_chars), replica=self._replica_id)
 
     async def _complete(self, request: ChatRequest) -> Any:
         name = self._model_id if request.adapter is None else join_adapter(self._model_id, request.adapter)
@@ -135,7 +178,7 @@ class VllmReplica(Together, LLMServer):
     def _lost(self) -> ReplicaLostError:
         """End this replica too: Serve sees a dead actor at once, a dead engine at its next health check."""
         asyncio.get_running_loop().call_later(EXIT_DELAY_S, os._exit, 1)
-        return ReplicaLostError(f"{self._model_id}: the engine of replica {self._replica} died")
+        return ReplicaLostError(f"{self._model_id}: the engine of replica {self._replica_id} died")
 
     async def _counters(self) -> list[float | None]:
         # The counter is the whole GPU's: an engine with a share of it has used that share.

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import TextIO
 
-from kohaku_ray.systems.base import Chunks, Depth, Role, System, Uses, View
+from kohaku_ray.systems.base import AnsweredQuestion, Chunks, Depth, Role, System, Uses, View
 from kohaku_ray.systems.hybrid.answer import answer, ballot
 from kohaku_ray.systems.hybrid.offline import OfflineFrench
 from kohaku_ray.systems.hybrid.prepare import prepare
-from kohaku_ray.systems.hybrid.settings import DEPLOYMENTS, HybridSettings
+from kohaku_ray.systems.hybrid.settings import ANSWER_TRIES, DEPLOYMENTS, N_INITIAL_TEXTS, N_PER_QUERY, HybridSettings
 from kohaku_ray.systems.hybrid.stages import ANSWER_EXAMPLES, EXPAND_EXAMPLES, STAGES
 from kohaku_ray.systems.questions import QuestionColumns
 
 
 def uses(settings: HybridSettings) -> Uses:
     """Say what a run of these settings asks for."""
-    size, most_documents = settings.initial_context_size, settings.subquestion_max_documents
     views = {}
     if settings.initial_context:
-        opening = Depth(dense=size if settings.initial_dense else 0, lexical=size)
+        opening = Depth(lexical=N_INITIAL_TEXTS)
         views = {"sentences": opening, "chunks": opening}
     if settings.search:
-        views["paragraphs"] = Depth(dense=most_documents, lexical=most_documents)
+        views["paragraphs"] = Depth(dense=N_PER_QUERY, lexical=N_PER_QUERY)
     return Uses(
         roles=("answer", "expand") if settings.expands else ("answer",),
         views=views,
-        attempts=settings.answer_tries,
-        retry_settings=("answer_tries",),
+        attempts=ANSWER_TRIES,
         cross_encoder=settings.cross_encoder if settings.has_cross_encoder else None,
     )
 
@@ -41,19 +38,14 @@ def facts(settings: HybridSettings) -> dict[str, str]:
     return {"ranker": settings.ranker, "stages off": ", ".join(off) or "none"}
 
 
-def retrieved(votes: Sequence[Mapping[str, Any]], _: Any, trace: Sequence[Mapping[str, Any]]) -> str:
+def retrieved(questions: Iterable[AnsweredQuestion], file: TextIO) -> None:
     """Write what the last stage showed for each question, best first, as a submission: `score --metric retrieval`."""
-    shown: dict[str, list[str]] = {}
-    for row in trace:
-        if row["step"] == STAGES[-1] and row["node_id"] is not None:
-            shown.setdefault(row["question_id"], []).append(row["note"])
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(file, lineterminator="\n")
     writer.writerow(("id", "answer_value", "ref_id"))
-    for vote in votes:
-        refs = dict.fromkeys(shown.get(vote["question_id"], ()))
-        writer.writerow((vote["question_id"], vote["answer_value"], json.dumps(list(refs), ensure_ascii=False)))
-    return text.getvalue()
+    for vote, _, trace in questions:
+        shown = [row["note"] for row in trace if row["step"] == STAGES[-1] and row["node_id"] is not None]
+        refs = json.dumps(list(dict.fromkeys(shown)), ensure_ascii=False)
+        writer.writerow((vote["question_id"], vote["answer_value"], refs))
 
 
 SYSTEM = System(

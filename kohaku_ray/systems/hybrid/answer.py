@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from kohaku_ray.ensemble.vote import Ballot
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.models.json_text import final_part
-from kohaku_ray.models.parse import parse_answer
+from kohaku_ray.models.parse import is_stated, parse_answer
 from kohaku_ray.models.request import is_finished
 from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.records import CUT, Prediction, Question, Reply, TraceRow
 from kohaku_ray.systems.base import Answer, ballot_of
-from kohaku_ray.systems.hybrid.settings import HybridSettings
+from kohaku_ray.systems.hybrid.settings import ANSWER_TRIES, HybridSettings
 from kohaku_ray.systems.hybrid.stages import FEW, HybridEvidence, Text, answer_prompt, plain
 from kohaku_ray.systems.tools import Tools
 from kohaku_ray.values.normalise import write_plain_number
@@ -176,14 +176,18 @@ def read_reply(
     Returns:
         The prediction, and the citations of anything but ``texts``, which are cut out of it, as they were written.
     """
-    shown = [text.ref_id for text in texts]
-    parsed = parse_answer(reply, shown, attempt, question.answer_unit, words=WORDS)
+    refs, shown = [text.ref_id for text in texts], [f"{plain(text.title)}\n{plain(text.text)}" for text in texts]
+
+    def marks(prose: str) -> tuple[str, ...]:
+        return check_citations(prose, texts).ref_ids
+
+    parsed = parse_answer(reply, refs, attempt, question.answer_unit, words=WORDS, shown=shown, read_marks=marks)
     if parsed.error is not None:
         return _read_prose(reply, parsed, texts)
     answer, analysis = check_citations(parsed.answer, texts), check_citations(parsed.explanation, texts)
     cut = (*answer.cut, *analysis.cut)
     value = without_citations(parsed.answer_value).strip()
-    is_blank = parsed.is_blank or not answer.text or fold(value) in _NO_VALUE
+    is_blank = parsed.is_blank or not answer.text or (fold(value) in _NO_VALUE and not is_stated(value, shown))
     ref_ids = () if is_blank else tuple(dict.fromkeys((*answer.ref_ids, *parsed.ref_ids)))
     prediction = replace(
         parsed,
@@ -237,7 +241,7 @@ async def answer(evidence: HybridEvidence, tools: Tools, settings: HybridSetting
     cut: tuple[str, ...] = ()
     reply: Reply | None = None
     unreadable: list[TraceRow] = []
-    for attempt in range(settings.answer_tries if evidence.texts else 0):
+    for attempt in range(ANSWER_TRIES if evidence.texts else 0):
         try:
             evidence, reply = await _ask(evidence, tools, attempt)
         except ModelError as error:
@@ -245,7 +249,7 @@ async def answer(evidence: HybridEvidence, tools: Tools, settings: HybridSetting
             cut, reply = (), None
             break
         prediction, cut = read_reply(reply, evidence.question, evidence.texts, attempt)
-        if prediction.error is None or attempt + 1 == settings.answer_tries:
+        if prediction.error is None or attempt + 1 == ANSWER_TRIES:
             break
         unreadable.append(TraceRow("reply", attempt, reply.text, error=prediction.error, attempt=attempt))
     if 0 < len(evidence.texts) < FEW:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Literal
 
 import numpy as np
 
@@ -80,7 +79,8 @@ def redundancy(vectors: F32, bm25: F64) -> F64:
     return larger
 
 
-Shares = Literal["smoothed", "normalised"]
+SMOOTHING = 0.3
+"""s of the clusters' shares of a sample, as published; the larger, the more alike they are."""
 
 
 def kmeans(vectors: F32 | F64, n_clusters: int) -> I64:
@@ -112,14 +112,9 @@ def kmeans(vectors: F32 | F64, n_clusters: int) -> I64:
     return np.argsort(np.argsort(first))[label].astype(np.int64)
 
 
-def shares(sizes: I64, smoothing: float = 0.3, mode: Shares = "smoothed") -> F64:
-    """Compute the share of a sample that each cluster gets by its size, at least 1; the shares sum to 1.
-
-    ``smoothed`` counts are ``(size + s) / (total + n·s)``; ``normalised`` adds to the proportions:
-    ``(size / total + s) / (1 + n·s)``, far closer to equal shares for the same smoothing ``s`` ≥ 0.
-    """
-    scale = sizes.sum() if mode == "normalised" else 1
-    smoothed: F64 = sizes / scale + smoothing
+def shares(sizes: I64, smoothing: float = SMOOTHING) -> F64:
+    """Compute the share of a sample that each cluster gets by its size, at least 1: ``(size + s) / (total + n·s)``."""
+    smoothed = sizes.astype(np.float64) + smoothing
     share: F64 = smoothed / smoothed.sum()
     return share
 
@@ -148,17 +143,13 @@ def allot(sizes: I64, share: F64, sample_size: int) -> I64:
     return counts
 
 
-def sample_clusters(
-    labels: I64, scores: F64, sample_size: int, smoothing: float = 0.3, mode: Shares = "smoothed"
-) -> I64:
+def sample_clusters(labels: I64, scores: F64, sample_size: int) -> I64:
     """Keep the best texts of every cluster, as many as its smoothed share of the sample (``shares``, ``allot``).
 
     Args:
         labels: Shape ``(n,)``; cluster of each text, numbered from 0 without gaps.
         scores: Shape ``(n,)``; sorts the texts inside a cluster, higher is better; ties keep the order.
         sample_size: Texts kept in all.
-        smoothing: See ``shares``.
-        mode: See ``shares``.
 
     Returns:
         Their positions, best score first.
@@ -167,7 +158,7 @@ def sample_clusters(
     if not len(order):
         return order
     sizes = np.bincount(labels)
-    counts = allot(sizes, shares(sizes, smoothing, mode), sample_size)
+    counts = allot(sizes, shares(sizes), sample_size)
     by_cluster = np.argsort(labels[order], kind="stable")
     cluster_ranks = np.empty_like(order)
     cluster_ranks[by_cluster] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -1,4 +1,4 @@
-"""Split French sentences: Punkt with French abbreviations, a plain split at full stops, sliding windows.
+"""Split French sentences: Punkt with French abbreviations.
 
 Punkt breaks at every full stop that ends no abbreviation. Rules on the next word remove breaks after words that are
 abbreviations only there ("art. 5", "le col. Martin"), and add some after single letters ("vitamine C. Les").
@@ -7,13 +7,11 @@ abbreviations only there ("art. 5", "le col. Martin"), and add some after single
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from kohaku_ray.documents.model import Sentence, SentenceSplit
+from kohaku_ray.documents.model import Sentence
 from kohaku_ray.documents.text.sentences import continues_at, paragraph_blocks, quick_punkt, trimmed_pieces, words_of
-from kohaku_ray.errors import ConfigError
 
 _MID_SENTENCE = words_of(
     "mme mmes mlle mlles mgr dr drs dre pr prof st ste vve cf env approx av bd boul fg rte c.-à-d i.e e.g"
@@ -58,32 +56,6 @@ def split_french(text: str) -> tuple[Sentence, ...]:
         for first, last in _block_sentences(plain[start:end])
         for piece in trimmed_pieces(text, start + first, start + last)
     )
-
-
-def split_periods(text: str) -> tuple[Sentence, ...]:
-    """Split as ``text.split(".")`` does: the pieces between full stops, trimmed, empty ones left out."""
-    return tuple(
-        Sentence(match.start() + len(match[0]) - len(match[0].lstrip()), match.start() + len(match[0].rstrip()))
-        for match in re.finditer(r"[^.]+", text)
-        if match[0].strip()
-    )
-
-
-def sliding_sentences(sentences: Sequence[Sentence], size: int = 3, overlap: int = 2) -> tuple[Sentence, ...]:
-    """Join every ``size`` neighbouring sentences, or all of fewer, into one span, ``size - overlap`` apart."""
-    if not 0 <= overlap < size:
-        raise ConfigError(f"size is {size} and overlap {overlap}: overlap must be 0 to {size - 1}.")
-    behind_last_start = max(len(sentences) - overlap, min(len(sentences), 1))
-    firsts = range(0, behind_last_start, size - overlap)
-    return tuple(Sentence(sentences[i].start, sentences[min(i + size, len(sentences)) - 1].end) for i in firsts)
-
-
-SPLITTERS: dict[SentenceSplit, Callable[[str], tuple[Sentence, ...]]] = {
-    "punkt": split_french,
-    "period": split_periods,
-    "sliding": lambda text: sliding_sentences(split_french(text)),
-}
-"""Sentence splitters by their name in a configuration."""
 
 
 @cache

@@ -10,10 +10,10 @@ from itertools import pairwise
 
 from kohaku_ray.documents.data.rows import csv_rows
 from kohaku_ray.documents.formats import DocumentFormat
-from kohaku_ray.documents.model import Attributes, Document, Paragraph, Parsed, Section, SentenceSplit
+from kohaku_ray.documents.model import Attributes, Document, Paragraph, Parsed, Section
 from kohaku_ray.documents.text.content import decode_text, valid_doc_id
 from kohaku_ray.errors import DataError
-from kohaku_ray.systems.hybrid.french import SPLITTERS
+from kohaku_ray.systems.hybrid.french import split_french
 from kohaku_ray.values.read import is_blank, parse_number
 
 COLUMNS = (
@@ -43,7 +43,7 @@ class _Row:
     attributes: Attributes
 
 
-def parse_news(file_id: str, data: bytes, sentence_split: SentenceSplit = "punkt") -> Parsed:
+def parse_news(file_id: str, data: bytes) -> Parsed:
     """Parse a CSV of news paragraphs into articles, in order of first occurrence; every row is a paragraph or a reject.
 
     An article is one section; its paragraphs are sorted by ``paragraph_order`` (ties: file order). Their attributes are
@@ -73,17 +73,16 @@ def parse_news(file_id: str, data: bytes, sentence_split: SentenceSplit = "punkt
             continue
         first_lines[par_id] = line
         articles.setdefault(read.doc_id, []).append(read)
-    return Parsed(tuple(_document(doc_id, rows, sentence_split) for doc_id, rows in articles.items()), tuple(rejects))
+    return Parsed(tuple(_document(doc_id, rows) for doc_id, rows in articles.items()), tuple(rejects))
 
 
-def _document(doc_id: str, rows: Sequence[_Row], sentence_split: SentenceSplit) -> Document:
+def _document(doc_id: str, rows: Sequence[_Row]) -> Document:
     rows = sorted(rows, key=lambda row: row.order)
     for row, following in pairwise(rows):
         if following.order == row.order + 1:
             row.attributes["next_par_id"] = following.attributes["par_id"]
             following.attributes["prev_par_id"] = row.attributes["par_id"]
-    split = SPLITTERS[sentence_split]
-    paragraphs = tuple(Paragraph(row.text, split(row.text), attributes=row.attributes) for row in rows)
+    paragraphs = tuple(Paragraph(row.text, split_french(row.text), attributes=row.attributes) for row in rows)
     known = {
         name: next((str(row.attributes[f"document_{name}"]) for row in rows if row.attributes[f"document_{name}"]), "")
         for name in ("title", "url", "date", "netloc")
@@ -121,4 +120,4 @@ def _number(column: str, cell: str) -> float | None:
     return number
 
 
-NEWS = DocumentFormat((".csv",), parse_news, splits_sentences=True)
+NEWS = DocumentFormat((".csv",), parse_news)

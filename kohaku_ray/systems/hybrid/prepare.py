@@ -16,8 +16,20 @@ from kohaku_ray.records import Question, TraceRow
 from kohaku_ray.retrieval.evidence import distinct_rows
 from kohaku_ray.retrieval.fusion import best_first, reciprocal_rank_fusion
 from kohaku_ray.systems.hybrid.diversify import cap_per_key, distinct_texts, kmeans, mmr, redundancy, sample_clusters
-from kohaku_ray.systems.hybrid.settings import STAND_IN, HybridSettings
-from kohaku_ray.systems.hybrid.stages import FEW, HybridEvidence, Steps, Text, read_texts, take, united, with_neighbours
+from kohaku_ray.systems.hybrid.settings import (
+    EXPANSION_TRIES,
+    N_CLUSTERS,
+    N_DIVERSE,
+    N_FUSED,
+    N_INITIAL_TEXTS,
+    N_PER_QUERY,
+    N_SAMPLED,
+    RELEVANCE_WEIGHT,
+    RRF_K,
+    STAND_IN,
+    HybridSettings,
+)
+from kohaku_ray.systems.hybrid.stages import FEW, HybridEvidence, Steps, Text, read_texts, take, united
 from kohaku_ray.systems.tools import Tools
 
 NOTHING = Hits(np.empty(0, np.int64), np.empty(0))
@@ -62,16 +74,12 @@ class StageRun:
         return HybridEvidence(self.question, queries, texts, why, measures, few, tuple(self.steps.rows))
 
     async def initial_context(self) -> Hits:
-        """Stage 1: what BM25 (and vectors) find for the question among sentences and chunks, fused by rank."""
-        settings, size = self.settings, self.settings.initial_context_size
-        if not settings.initial_context:
+        """Stage 1: what BM25 finds for the question among sentences and chunks, fused by rank."""
+        if not self.settings.initial_context:
             self.steps.skip("initial_context", 0)
             return NOTHING
-        queries, views = [self.question.text], ("sentences", "chunks")
-        searches = [self.tools.lexical(view, queries, size) for view in views]
-        if settings.initial_dense:
-            vectors = await self._embed(queries)
-            searches += [self.tools.search(view, vectors, size) for view in views]
+        size = N_INITIAL_TEXTS
+        searches = [self.tools.lexical(view, [self.question.text], size) for view in ("sentences", "chunks")]
         rankings = [hits for [hits] in await asyncio.gather(*searches)]
         kept = self._fuse(rankings).prefix(size)
         await self._read(kept.rows.tolist())
@@ -87,7 +95,7 @@ class StageRun:
             context = [self.texts[row].text for row in opening.rows.tolist()]
             variables = {**asked(self.question), "context": tuple(context), "n_queries": n}
             prompt = self.tools.prompts.render("expand", variables)
-            for attempt in range(self.settings.expansion_tries):
+            for attempt in range(EXPANSION_TRIES):
                 try:
                     reply = await self.tools.chat(prompt, role="expand", schema=plan_schema(n, 1), attempt=attempt)
                 except ModelError as failure:
@@ -102,7 +110,7 @@ class StageRun:
 
     async def search(self, queries: Sequence[str], opening: Hits) -> list[tuple[Hits, Hits]]:
         """Stage 3: per sub-query what BM25 and what vectors find."""
-        size = self.settings.subquestion_max_documents
+        size = N_PER_QUERY
         if self.settings.search:
             lexical, dense = await asyncio.gather(
                 self.tools.lexical("paragraphs", queries, size),
@@ -133,14 +141,12 @@ class StageRun:
         if not settings.subquery_ranking:
             self.steps.skip("subquery_ranking", n_in)
             return both
-        ranked, note = [self._fuse(pair) for pair in searched], "rrf"
-        if settings.per_question == "cross_encoder":
-            scores = await self._scores(queries, [pool.rows for pool in ranked])
-            ranked = [take(pool, best_first(score), score) for pool, score in zip(ranked, scores, strict=True)]
-            note = self.ranker
-        ranked = [pool.prefix(settings.subquestion_max_documents) for pool in ranked]
+        pools = [self._fuse(pair) for pair in searched]
+        scores = await self._scores(queries, [pool.rows for pool in pools])
+        ranked = [take(pool, best_first(score), score) for pool, score in zip(pools, scores, strict=True)]
+        ranked = [pool.prefix(N_PER_QUERY) for pool in ranked]
         named = {f"score.{number}": hits for number, hits in enumerate(ranked)}
-        self.steps.items("subquery_ranking", n_in, self._fuse(ranked), note, named, label="rrf")
+        self.steps.items("subquery_ranking", n_in, self._fuse(ranked), self.ranker, named, label="rrf")
         return ranked
 
     def fusion(self, rankings: list[Hits]) -> Hits:
@@ -151,7 +157,7 @@ class StageRun:
             return united(rankings)
         fused = self._fuse(rankings)
         texts = [self.texts[row].text for row in fused.rows.tolist()]
-        fused = take(fused, distinct_texts(texts, self.settings.subquestion_fusion_max_documents))
+        fused = take(fused, distinct_texts(texts, N_FUSED))
         self.steps.items("fusion", n_in, fused, label="rrf")
         return fused
 
@@ -162,8 +168,8 @@ class StageRun:
             self.steps.skip("clustering", len(pool))
             return pool
         [scores] = await self._scores([self.question.text], [pool.rows])
-        labels = kmeans(await self.tools.vectors(pool.rows.tolist()), settings.kmeans_n_clusters)
-        positions = sample_clusters(labels, scores, settings.cluster_sample_size, settings.smoothing, settings.shares)
+        labels = kmeans(await self.tools.vectors(pool.rows.tolist()), N_CLUSTERS)
+        positions = sample_clusters(labels, scores, N_SAMPLED)
         kept = take(pool, positions, scores)
         named = {"cluster": Hits(kept.rows, labels[positions].astype(np.float64))}
         self.steps.items("clustering", len(pool), kept, self.ranker, named)
@@ -178,7 +184,7 @@ class StageRun:
         rows = pool.rows.tolist()
         vectors, cosines = await self.tools.vectors(rows), await self._cosines([self.question.text] * len(pool), rows)
         bm25 = await self.tools.term_similarity("paragraphs", rows)
-        order, scores = mmr(cosines, redundancy(vectors, bm25), settings.mmr_top_k, settings.mmr_relevance_weight)
+        order, scores = mmr(cosines, redundancy(vectors, bm25), N_DIVERSE, RELEVANCE_WEIGHT)
         kept = Hits(pool.rows[order], scores)
         self.steps.items("mmr", len(pool), kept, named={"cosine": Hits(pool.rows, cosines)}, label="mmr")
         return kept
@@ -206,11 +212,6 @@ class StageRun:
                 self.steps.count("final_ranking", len(pool), 0, note)
                 return NOTHING
         best = best.prefix(settings.max_context_docs)
-        if settings.neighbours and len(best):
-            rows = best.rows.tolist()
-            nodes = await self.tools.nodes(rows, 1)  # one paragraph either way: the last taken may run over
-            for row in rows:
-                self.texts[row] = self.texts[row]._replace(text=with_neighbours(nodes, row))
         self.steps.items("final_ranking", len(pool), best, self.ranker if settings.final_ranking else "off")
         return best
 
@@ -243,4 +244,4 @@ class StageRun:
             self.texts |= read_texts(await self.tools.nodes(missing), missing)
 
     def _fuse(self, rankings: Sequence[Hits]) -> Hits:
-        return reciprocal_rank_fusion([hits.rows for hits in rankings], self.settings.rrf_k)
+        return reciprocal_rank_fusion([hits.rows for hits in rankings], RRF_K)

@@ -194,14 +194,3 @@ def read_texts(nodes: NodeTable, source_rows: Sequence[int]) -> dict[int, Text]:
         ref_id, netloc, date, url, title = [str(known.get(name) or "") for name in _ATTRIBUTES]
         texts[row] = Text(node_id, doc_id, kind_name, content, ref_id or node_id, netloc or None, date, url, title)
     return texts
-
-
-def with_neighbours(nodes: NodeTable, source_row: int) -> str:
-    """A paragraph's text between those of the paragraphs that its article has directly before and after it."""
-    [local_row] = nodes.local([source_row]).tolist()
-    attributes = nodes.attributes_of(local_row)
-    siblings = {nodes.attributes_of(row).get("par_id"): row for row in nodes.children(int(nodes.parent[local_row]))}
-    around = [
-        siblings.get(attributes[name]) if attributes.get(name) else None for name in ("prev_par_id", "next_par_id")
-    ]
-    return "\n".join(nodes.text_of(row) for row in (around[0], local_row, around[1]) if row is not None)

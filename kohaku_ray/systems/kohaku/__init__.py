@@ -18,19 +18,19 @@ from kohaku_ray.systems.kohaku.settings import KohakuSettings
 
 def uses(settings: KohakuSettings) -> Uses:
     """Return what a run with these settings uses."""
-    views = {"nodes": Depth(dense=settings.top_k * settings.n_attempts)}
+    n_attempts = settings.max_retries + 1
+    views = {"nodes": Depth(dense=settings.top_k * n_attempts)}
     if settings.bm25 == "fuse":
-        views["terms"] = Depth(lexical=settings.top_k * settings.n_attempts)
+        views["terms"] = Depth(lexical=settings.top_k * n_attempts)
     elif settings.bm25_top_k:
         views["paragraphs"] = Depth(lexical=settings.bm25_top_k)
     if settings.image_top_k:
-        views["images"] = Depth(dense=settings.image_top_k * settings.n_attempts)
+        views["images"] = Depth(dense=settings.image_top_k * n_attempts)
     return Uses(
-        roles=("answer",) if settings.n_searched == 1 else ("answer", "plan"),
+        roles=("answer",) if settings.queries == 1 else ("answer", "plan"),
         views=views,
-        attempts=settings.n_attempts,
-        calls_per_attempt=1 + settings.check_value,
-        retry_settings=("max_retries", "replan", "widen_final", "check_value"),
+        attempts=n_attempts,
+        retry_settings=("max_retries", "replan", "widen_final"),
         further_settings=("replan", "widen_final"),
         opens_again=settings.replan,
         context_tokens=settings.max_context_tokens,
@@ -59,7 +59,6 @@ SYSTEM = System(
     metrics=("wattbot", "kaggle"),
     opening=opening,
     quote_step="evidence",
-    divides=True,
     offline=ExtractiveBackend,
     derived={
         "snippets with parents": snippets_with_parents,

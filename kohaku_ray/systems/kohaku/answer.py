@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.index.views import IMAGE
 from kohaku_ray.models.json_text import loops
-from kohaku_ray.models.parse import Plan, parse_answer, parse_missing
+from kohaku_ray.models.parse import is_stated, parse_answer
 from kohaku_ray.models.prompts import Prompt
-from kohaku_ray.models.schema import ANSWER_FIELDS, MISSING, SHORT_FIELDS, answer_schema
+from kohaku_ray.models.schema import ANSWER_FIELDS, SHORT_FIELDS, answer_schema
 from kohaku_ray.records import CUT, Prediction, Reply, TraceRow
 from kohaku_ray.retrieval.context import Context, ContextSnippet, assemble
 from kohaku_ray.retrieval.evidence import (
@@ -26,19 +28,22 @@ from kohaku_ray.retrieval.evidence import (
     within,
 )
 from kohaku_ray.retrieval.fusion import Dedup, Ranked, append_lexical, best_first
-from kohaku_ray.retrieval.parts import part_of
 from kohaku_ray.retrieval.windows import choose
 from kohaku_ray.systems.base import Answer
-from kohaku_ray.systems.kohaku.check import check_value
-from kohaku_ray.systems.kohaku.prepare import answer_prompt, plan_and_search, search_plan, trace_dropped
+from kohaku_ray.systems.kohaku.prepare import answer_prompt, plan_and_search
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
 from kohaku_ray.systems.tools import Tools
 from kohaku_ray.values.kinds import kind_of
-from kohaku_ray.values.normalise import normalise
-from kohaku_ray.values.stated import find_stated
 
 CHARS_PER_TOKEN = 3
 """Fewer characters per token than English has: an estimate for uncounted texts must not be too low."""
+
+IMAGE_PIXELS = 1 << 20
+"""Most pixels per image that is sent; a larger one is scaled down."""
+
+IMAGE_TOKENS = 1280
+"""Tokens that a sent image takes of the context budget and of the model's window: about what one of ``IMAGE_PIXELS``
+takes of Qwen2.5-VL (28 × 28 pixels a token: 1,337) and Qwen3-VL (32 × 32: 1,024)."""
 
 OVERFLOW_STEP = 2
 """Matches dropped per query if the model refuses the prompt's length."""
@@ -49,8 +54,7 @@ EMPTY = Context((), (), (), (), 0, False)
 async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> Answer:
     """Call the model, and again with deeper evidence while the answer is blank and retries are left.
 
-    With ``replan`` a retry plans and searches anew; with ``second_round`` the second attempt searches what the first
-    named as missing.
+    With ``replan`` a retry plans and searches anew.
 
     The best try counts: a later one that is blank, cut off or unreadable does not hide an earlier answer. If the model
     fails, the attempts end with a blank prediction that carries the error; nothing is raised.
@@ -59,24 +63,18 @@ async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> 
     plans: list[TraceRow] = []
     # Retries of a blank answer alone. The others: a server's failures (models/openai.chat), a lost replica
     # (engine/serving/handles), a lost actor (engine/actors/pool). docs/operations.md has their product.
-    for attempt in range(settings.n_attempts):
-        named = _missing(evidence, tries) if attempt == 1 and settings.second_round else Plan(())
-        plans += trace_dropped(named, attempt)
-        if len(named.queries) > 1:
-            evidence = await search_plan(evidence.question, named, tools, settings, settings.n_attempts, 1, "missing")
-            plans += evidence.trace
-        elif attempt > settings.max_retries:
-            break  # nothing was named that can be searched
-        elif attempt and settings.replan:
+    for attempt in range(settings.max_retries + 1):
+        if attempt and settings.replan:
             evidence = await plan_and_search(evidence.question, tools, settings, attempt)
             plans += evidence.trace
         tries += await Attempt(evidence, tools, settings, attempt).tries()
         if tries[-1].failed or any(not attempted.prediction.is_blank for attempted in tries):
             break
     best = max(reversed(tries), key=lambda attempted: attempted.worth)
+    shown = {attempted.prediction.attempt: attempted.shown.trace for attempted in (*tries, best)}
     return Answer(
         prediction=best.prediction,
-        trace=(*plans, *best.shown.trace),
+        trace=(*plans, *itertools.chain.from_iterable(shown.values())),
         measures=_measures(best),
         reply=best.reply.text if best.reply else None,
         other_replies=tuple(
@@ -87,17 +85,12 @@ async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> 
     )
 
 
-def _missing(evidence: Evidence, tries: Sequence[Try]) -> Plan:
-    """Return the question and what the last reply that abstains says is missing, as queries."""
-    replies = [attempted.reply for attempted in tries if attempted.reply is not None and not attempted.prediction.error]
-    return parse_missing(replies[-1], evidence.question.text) if replies else Plan((evidence.question.text,))
-
-
 class Shown(NamedTuple):
     """What the model is shown in one attempt, the same for all members with equal models.
 
     Without a document to cite there is no prompt. ``overflowed``: the model had refused the prompt's length, and was
     shown less. ``passages``: the terms of its snippets by their numbers, where it matters which of them is quoted.
+    ``titles``: those of its documents.
     """
 
     context: Context
@@ -106,6 +99,7 @@ class Shown(NamedTuple):
     schema: Mapping[str, Any] | None = None
     overflowed: bool = False
     passages: Passages = ()
+    titles: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +111,12 @@ class Try:
         shown: What the model was shown.
         reply: The reply; None if the model failed, or had nothing to be shown.
         failed: The model failed, or needs more tokens than it may generate: as an attempt's last try, it ends them.
-        doubted: The passage that it quotes, where this does not say which value is meant (``check_value``).
     """
 
     prediction: Prediction
     shown: Shown
     reply: Reply | None = None
     failed: bool = False
-    doubted: ContextSnippet | None = None
 
     @property
     def worth(self) -> int:
@@ -199,12 +191,10 @@ class Attempt:
         tries = [self._read(reply, shown) for reply in replies]
         if error or not replies:
             tries.append(self._unasked(shown, error))
-        elif (passage := tries[-1].doubted) is not None:
-            tries = [*tries[:-1], *await self._ask_again(tries[-1], passage)]
         return tries
 
     async def _shown(self, depth: AttemptDepth) -> Shown:
-        """Make what the model is shown at a depth, once for all members with one part of the evidence."""
+        """Make what the model is shown at a depth, once for all members."""
 
         async def make() -> Shown:
             settings, tools = self.settings, self.tools
@@ -212,22 +202,20 @@ class Attempt:
             trace = self._trace(context)
             if not context.doc_ids:
                 return Shown(context, trace)
-            images = [
-                tools.image(image.path, settings.image_pixels) for image in context.images if settings.send_images
-            ]
+            images = [tools.image(image.path, IMAGE_PIXELS) for image in context.images if settings.send_images]
             prompt = answer_prompt(tools.prompts, self.evidence.question, context, settings, self.kind, images)
-            is_quoted = settings.cite == "explanation" or settings.check_value
-            parts = context.snippets if is_quoted else ()
+            parts = context.snippets if settings.cite == "explanation" else ()
             passages = terms_of((str(number), part.text) for number, part in enumerate(parts))
-            return Shown(context, trace, prompt, self._schema(context.doc_ids), passages=passages)
+            nodes = self.evidence.nodes
+            titles = {doc_id: nodes.title_of(nodes.row_of(doc_id)) for doc_id in context.doc_ids}
+            return Shown(context, trace, prompt, self._schema(context.doc_ids), passages=passages, titles=titles)
 
-        key = ("shown", self.attempt, depth, self.evidence.queries, self.tools.part)
+        key = ("shown", self.attempt, depth, self.evidence.queries)
         return await self.tools.shared_by_members(key, make)
 
     def _schema(self, doc_ids: Sequence[str]) -> dict[str, Any]:
         settings, most = self.settings, self.tools.limits().max_tokens
         fields = ANSWER_FIELDS if settings.instructions == "full" else SHORT_FIELDS
-        fields = (*fields, MISSING) if settings.second_round else fields
         return answer_schema(doc_ids, settings.constrain_refs, self.kind, most, settings.max_refs, fields)
 
     async def _chat(self, shown: Shown, replies: list[Reply]) -> None:
@@ -253,65 +241,25 @@ class Attempt:
     def _read(self, reply: Reply, shown: Shown) -> Try:
         settings, context = self.settings, shown.context
         unit = self.evidence.question.answer_unit
-        read = parse_answer(reply, context.doc_ids, self.attempt, unit, self.kind)
+        # What a model may have read in an image stands in no text.
+        texts = None if settings.send_images and context.images else context.texts
+        read = parse_answer(reply, context.doc_ids, self.attempt, unit, self.kind, shown=texts, titles=shown.titles)
         if settings.instructions == "short":  # which ask for none
             read = replace(read, answer=read.explanation)
         source = attribute(read.explanation, shown.passages)
-        quoted = None if source is None else context.snippets[int(source)]
-        if settings.cite == "explanation" and quoted is not None and not read.is_blank:
-            read = replace(read, ref_ids=(quoted.doc_id,), flags=_without(read.flags, "uncited"))
-        doubted = None
-        if settings.check_value and quoted is not None:
-            read, doubted = self._check(read, context, quoted)
-        if settings.require_refs and "uncited" in read.flags:
+        if settings.cite == "explanation" and source is not None and not self._is_cited_better(read, source, context):
+            flags = tuple(flag for flag in read.flags if flag != "uncited")
+            read = replace(read, ref_ids=(context.snippets[int(source)].doc_id,), flags=flags)
+        if "uncited" in read.flags:
             read = replace(read, is_blank=True, answer_value="")
         needs_more = reply.finish_reason == CUT and read.is_blank and not loops(reply.text)
-        return Try(read, shown, reply, failed=needs_more, doubted=doubted)
+        return Try(read, shown, reply, failed=needs_more)
 
-    def _check(
-        self, read: Prediction, context: Context, quoted: ContextSnippet
-    ) -> tuple[Prediction, ContextSnippet | None]:
-        """Check a value against its explanation and the passages of the documents cited, or the one that is quoted.
-
-        Returns:
-            The answer, with the value that both state if there is one such; and the passage to ask with again, if any.
-        """
-        unit = self.evidence.question.answer_unit
-        texts = [(part.doc_id, part.text) for part in context.snippets]
-        texts += [(part.doc_id, part.text) for part in context.captions]
-        cited = [text for doc_id, text in texts if doc_id in read.ref_ids] or [quoted.text]
-        check = check_value(read.answer_value, read.explanation, cited, self.kind, unit)
-        if check.verdict == "other":
-            refs = (quoted.doc_id,) if read.is_blank else read.ref_ids
-            flags = (*_without(read.flags, "mistyped", "withheld"), "from_explanation")
-            read = replace(read, answer_value=check.value, is_blank=False, ref_ids=refs, flags=flags)
-            return replace(read, answer_unit=unit or read.answer_unit), None
-        if check.verdict == "open" and not read.is_blank:
-            read = replace(read, flags=(*read.flags, "unsupported"))
-        return read, quoted if check.verdict == "open" else None
-
-    async def _ask_again(self, doubted: Try, passage: ContextSnippet) -> list[Try]:
-        """Ask once more with the passage alone; returns both tries, last the one that counts.
-
-        The new value counts if the passage states it.
-        """
-        settings, question = self.settings, self.evidence.question
-        context = replace(EMPTY, snippets=(passage,), doc_ids=(passage.doc_id,))
-        prompt = answer_prompt(self.tools.prompts, question, context, settings, self.kind)
-        try:
-            reply = await self.tools.chat(prompt, schema=self._schema(context.doc_ids), attempt=self.attempt)
-        except ModelError:  # the next start makes the call
-            return [doubted]
-        read = parse_answer(reply, context.doc_ids, self.attempt, question.answer_unit, self.kind)
-        if settings.instructions == "short":
-            read = replace(read, answer=read.explanation)
-        value, unit = read.answer_value, question.answer_unit
-        stated = find_stated(passage.text, unit)
-        if not read.is_blank and any(each.says(normalise(value, unit), value) for each in stated):
-            flags = (*_without(read.flags, "uncited"), "asked_again")
-            return [doubted, Try(replace(read, ref_ids=(passage.doc_id,), flags=flags), doubted.shown, reply)]
-        error = read.error or "its value does not stand in the passage that it was asked again with"
-        return [Try(replace(read, is_blank=True, answer_value="", error=error), doubted.shown, reply), doubted]
+    def _is_cited_better(self, read: Prediction, source: str, context: Context) -> bool:
+        """Whether a document that the reply cites states its value, and the passage that its explanation quotes not."""
+        own = [part.text for part in context.snippets if part.doc_id in read.ref_ids]
+        quoted = context.snippets[int(source)].text
+        return read.is_blank or (is_stated(read.answer_value, own) and not is_stated(read.answer_value, [quoted]))
 
     def _unasked(self, shown: Shown, error: str | None) -> Try:
         """Say why there is no reply."""
@@ -331,14 +279,13 @@ class Attempt:
         settings, nodes, images = self.settings, self.evidence.nodes, []
         key = ("ranked", self.attempt, depth, self.evidence.queries)
         ranked = await self.tools.shared_by_members(key, lambda: self._ranked(depth))
-        ranked = part_of(ranked, *self.tools.part)
         if depth.image_top_k:
             near = settings.images == "near"
             images = find_images(nodes, self.evidence.images, ranked, top_k=depth.image_top_k, near=near)
         doc_ids = [nodes.doc_id(row) for row in ranked.rows] + [image.doc_id for image in images]
         room = await self._window_room(doc_ids)
         budget = min((bound for bound in (depth.budget, room) if bound is not None), default=None)
-        images, taken = within(images, budget, settings.image_tokens if settings.send_images else 0)
+        images, taken = within(images, budget, IMAGE_TOKENS if settings.send_images else 0)
         left = None if budget is None else budget - taken
         if settings.context == "windows":
             context = choose(nodes, ranked, budget=left)
@@ -414,10 +361,6 @@ class Attempt:
             ids = (image.node_id, image.doc_id, IMAGE)
             rows.append(TraceRow("image", number, image.caption, *ids, scores, note, attempt=attempt))
         return tuple(rows)
-
-
-def _without(flags: Sequence[str], *dropped: str) -> tuple[str, ...]:
-    return tuple(flag for flag in flags if flag not in dropped)
 
 
 def _measures(asked: Try) -> dict[str, float]:

@@ -22,7 +22,7 @@ from kohaku_ray.retrieval.fusion import with_parents
 from kohaku_ray.systems.base import Ask, Rows
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
 from kohaku_ray.systems.tools import Tools
-from kohaku_ray.values.kinds import ValueKind
+from kohaku_ray.values.kinds import ValueKind, describe_scale
 
 _SAMPLE = Question("q", "?", answer_unit="u", answer_type="t")
 
@@ -35,10 +35,11 @@ ANSWER_EXAMPLES: tuple[dict[str, Any], ...] = tuple(
         "order": order,
         "instructions": instructions,
         "kind": kind,
-        "names_missing": order == "question_first",
+        "scaled": scaled,
     }
     for order in ("context_first", "question_first")
     for instructions, kind in product(("full", "short"), (None, *get_args(ValueKind)))
+    for scaled in (None, "1 million u is 1000000 u")
 )
 
 
@@ -58,16 +59,16 @@ def answer_prompt(
         "order": settings.prompt_order,
         "instructions": settings.instructions,
         "kind": kind,
-        "names_missing": settings.second_round,
+        "scaled": describe_scale(question.text, question.answer_unit),
     }
     return replace(prompts.render("answer", variables), images=tuple(images))
 
 
 def opening(question: Question, prompts: Prompts, settings: KohakuSettings) -> list[Ask]:
     """Return the calls before any search: the plan, unless the question is the only query."""
-    if settings.n_searched == 1:
+    if settings.queries == 1:
         return []
-    n = settings.queries
+    n = settings.queries if settings.spare_query else settings.queries - 1
     return [Ask("plan", prompts.render("plan", {**asked(question), "n_queries": n}), plan_schema(n))]
 
 
@@ -98,16 +99,16 @@ async def plan_and_search(question: Question, tools: Tools, settings: KohakuSett
     for ask in opening(question, tools.prompts, settings):
         try:
             reply = await tools.chat(ask.prompt, role=ask.role, schema=ask.schema, attempt=attempt)
-            plan = parse_plan(reply, question.text, settings.n_searched)
+            plan = parse_plan(reply, question.text, settings.queries)
         except ModelError as error:
             plan = Plan((question.text,), error=f"{type(error).__name__}: {error}")
     return await search_plan(question, plan, tools, settings, times, attempt)
 
 
 async def search_plan(
-    question: Question, plan: Plan, tools: Tools, settings: KohakuSettings, times: int, attempt: int, note: str = ""
+    question: Question, plan: Plan, tools: Tools, settings: KohakuSettings, times: int, attempt: int
 ) -> Evidence:
-    """Search every query of a plan to ``times`` the depth of the first attempt; ``note`` says where they come from."""
+    """Search every query of a plan to ``times`` the depth of the first attempt."""
     queries = plan.queries
     vectors = await tools.embed(queries)
     searches = [tools.search("nodes", vectors, settings.top_k * times)]
@@ -131,10 +132,7 @@ async def search_plan(
         nodes=nodes,
         images=localise(images, nodes),
         trace=(
-            *(
-                TraceRow("plan", rank, query, note=note if rank else "", error=plan.error, attempt=attempt)
-                for rank, query in enumerate(queries)
-            ),
+            *(TraceRow("plan", rank, query, error=plan.error, attempt=attempt) for rank, query in enumerate(queries)),
             *trace_dropped(plan, attempt),
         ),
     )

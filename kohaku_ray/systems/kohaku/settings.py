@@ -16,12 +16,13 @@ class KohakuSettings(Settings):
     """From a question to ranked evidence, and from evidence to one member's answer."""
 
     queries: PositiveInt = 4
-    """Retrieval queries per question, the question itself among them (see `count_question`); then 1 is no planner."""
-    count_question: bool = True
-    """Whether the question is one of `queries`, as KohakuRAG counts; false: so many are planned beside it."""
+    """Retrieval queries per question, the question itself among them, as KohakuRAG counts; 1 is no planner."""
+    spare_query: bool = True
+    """Ask the planner for as many queries as are searched, one more than stand beside the question: the spare one takes
+    the place of one that repeats it or cannot be searched. false: for those beside the question, as published."""
     replan: bool = False
-    """Ask the planner again before each retry, which then searches its own queries (Algorithm 1 of the paper); false:
-    all attempts share one plan and one search. Each member that retries asks by itself, with its own seed."""
+    """Ask the planner again before each retry, which then searches its own queries (Algorithm 1 of the paper);
+    false: all attempts share one plan and one search."""
     top_k: PositiveInt = 16
     """Matches per query."""
     top_k_final: PositiveInt | None = 32
@@ -36,12 +37,12 @@ class KohakuSettings(Settings):
     dedup: Literal["none", "node", "tree"] = "tree"
     """Drop repeats: none, by node id, or also nodes under another match."""
     truncate: Literal["after_dedup", "before_dedup"] = "after_dedup"
-    """When `top_k_final` cuts: after deduplication, so that freed places are filled; or before it, as the paper counts
-    in its Table 6, so that the places of repeats stay empty."""
+    """Whether `top_k_final` cuts after deduplication, or before it (as in the paper's Table 6), so that the places
+    of repeats stay empty."""
     bm25: Literal["append", "fuse"] = "append"
-    """How BM25 joins vector search: its paragraphs are appended after the other matches; or fused, each query's best
-    `top_k` sentences and paragraphs by terms are ranked with those by vectors by reciprocal rank, in place of `rerank`
-    and `bm25_top_k`. The index then has BM25 over sentences too."""
+    """How BM25 joins vector search: its paragraphs are appended after the other matches; or each query's best
+    `top_k` sentences and paragraphs are fused with those by vectors by reciprocal rank, in place of `rerank` and
+    `bm25_top_k`."""
     bm25_top_k: NonNegativeInt = 4
     """Most paragraphs that BM25 appends, per query and in total; 0: none."""
     cross_encoder: str | None = None
@@ -50,13 +51,10 @@ class KohakuSettings(Settings):
     """Lowest cosine similarity of a match; None: no bound."""
     context: Literal["groups", "windows"] = "groups"
     """What the model reads: every match with its surroundings, in rank order; or windows around the matches, which grow
-    while the budget lasts, weighed against further documents. Windows ignore `dedup`, `paragraph_tokens` and
-    `siblings`."""
-    paragraph_tokens: PositiveInt | None = None
-    """Longest paragraph, in tokens, that a matched sentence brings whole; of a longer one, itself and its siblings.
-    Default: max_context_tokens / 8; unbounded without a budget."""
+    while the budget lasts, weighed against further documents. Windows ignore `dedup` and `siblings`."""
     siblings: NonNegativeInt = 8
-    """Sentences on either side of a match in a longer paragraph."""
+    """Sentences on either side of a match in a paragraph that takes more than an eighth of `max_context_tokens`; a
+    shorter one is shown whole."""
     section_tokens: NonNegativeInt | None = 512
     """Tokens of the surrounding section that a matched paragraph brings; None: the whole section."""
     max_context_tokens: PositiveInt | None = 8000
@@ -67,10 +65,6 @@ class KohakuSettings(Settings):
     """Those nearest to the queries, or also those in the sections of the matches, fused by rank."""
     send_images: bool = False
     """Send these images to the model, which must read images (`deployments.*.vision`)."""
-    image_pixels: PositiveInt = 1_048_576
-    """Most pixels per image that is sent; a larger one is scaled down."""
-    image_tokens: PositiveInt = 1280
-    """Tokens that an image takes of the context budget and of the model's window."""
     prompt_order: Literal["context_first", "question_first"] = "context_first"
     """Whether the documents come before the question (C→Q) or after it (Q→C)."""
     instructions: Literal["full", "short"] = "full"
@@ -79,40 +73,20 @@ class KohakuSettings(Settings):
     max_refs: PositiveInt | None = None
     """Most references of an answer, by its schema; None: as many as documents in the context."""
     cite: Literal["model", "explanation"] = "model"
-    """Where an answer's references come from: from the model's `ref_id`; or the document whose passage holds most of
-    its explanation, which a small model quotes more reliably than it copies an id."""
-    check_value: bool = False
-    """Check a number or range against the words that it comes with. If the explanation does not state it, or the cited
-    passage not what the explanation states: the one number or range that both state is taken, also of a blank answer;
-    where there is none or are several, the member is asked once more, with that passage alone."""
+    """An answer's references: the model's `ref_id`; or the document whose passage holds most of its explanation,
+    which small models quote more reliably than they copy an id."""
     constrain_refs: bool = True
     """List the context's document ids in the schema as the only values of ref_id."""
-    require_refs: bool = True
-    """An answer that cites no document of its context is blank."""
     max_retries: NonNegativeInt = 2
     """Further attempts while the answer is blank: the second with twice the `top_k`, `top_k_final`, `image_top_k` and
     `max_context_tokens`, the third with three times as much."""
-    second_round: bool = False
-    """Have the model name, in a field of its reply, what is missing when it abstains; the second attempt then searches
-    that text beside the question, to twice the depth, instead of showing more of the first search. It is made also
-    where `max_retries` is 0, if something was named."""
     widen_final: bool = True
     """Whether a retry multiplies `top_k_final` too; false: deeper searches compete for the same places."""
 
     @property
-    def n_searched(self) -> int:
-        """Most queries that are searched, the question among them."""
-        return self.queries if self.count_question else self.queries + 1
-
-    @property
-    def n_attempts(self) -> int:
-        """Most attempts, the second round among them."""
-        return max(self.max_retries, int(self.second_round)) + 1
-
-    @property
     def n_matches(self) -> int:
         """Most matches of the first attempt."""
-        dense = self.n_searched * self.top_k
+        dense = self.queries * self.top_k
         kept = dense if self.top_k_final is None else min(dense, self.top_k_final)
         return kept + (self.bm25_top_k if self.bm25 == "append" else 0)
 
@@ -124,20 +98,10 @@ class KohakuSettings(Settings):
     @property
     def longest_paragraph(self) -> int:
         """Longest paragraph shown whole, in tokens: pages that are one paragraph must not crowd out other matches."""
-        if self.paragraph_tokens is not None:
-            return self.paragraph_tokens
         return UNBOUNDED if self.max_context_tokens is None else max(self.max_context_tokens // 8, 1)
 
     @model_validator(mode="after")
     def _images_agree(self) -> KohakuSettings:
         if self.send_images and not self.image_top_k:
             raise ValueError("send_images is true but image_top_k is 0: set how many images are sent at most")
-        return self
-
-    @model_validator(mode="after")
-    def _second_attempts_agree(self) -> KohakuSettings:
-        if self.second_round and self.replan:
-            raise ValueError(
-                "second_round and replan are both true, and each says what the second attempt searches: set one of them"
-            )
         return self

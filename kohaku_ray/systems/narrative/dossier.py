@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import re
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TextIO
 
 from kohaku_ray.ensemble.vote import Ballot
 from kohaku_ray.models.json_text import FoundValue, find_values, why_nothing
 from kohaku_ray.models.parse import value_text
 from kohaku_ray.records import Reply, TraceRow
-from kohaku_ray.systems.base import Rows, ballot_of
+from kohaku_ray.systems.base import AnsweredQuestion, Rows, ballot_of
 from kohaku_ray.systems.narrative.label import CONSISTENT, LABELS, read_label
 from kohaku_ray.systems.narrative.names import unaccent
 from kohaku_ray.systems.narrative.prepare import StoryEvidence
@@ -203,29 +201,22 @@ def place_text(chapter: str, progress_pct: float | None) -> str:
     return chapter if progress_pct is None else f"{chapter}, {progress_pct:.0f} % of the book"
 
 
-def results_csv(votes: Rows, answers: Rows, trace: Rows) -> str:
+def results_csv(questions: Iterable[AnsweredQuestion], file: TextIO) -> None:
     """Write results.csv: Story ID, Prediction (1 consistent, 0 contradict), Rationale, Confidence.
 
     The confidence is ``vote_confidence``. A story that nobody judged is predicted consistent, for silence is no
     contradiction: the rationale says so and why, and there is no confidence.
     """
-    del trace
-    members = defaultdict(list)
-    for row in answers:
-        members[row["question_id"]].append(row)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["Story ID", "Prediction", "Rationale", "Confidence"])
-    for vote in votes:
-        mine = members[vote["question_id"]]
+    for vote, answers, _ in questions:
         if vote["is_blank"]:
-            errors = dict.fromkeys(row["error"] for row in mine if row["error"])
+            errors = dict.fromkeys(row["error"] for row in answers if row["error"])
             why = " · ".join(errors) or vote["explanation"]
             writer.writerow([vote["question_id"], 1, f"{_UNJUDGED} {why}".strip(), ""])
             continue
         prediction = int(read_label(vote["answer_value"]) == CONSISTENT)
-        writer.writerow([vote["question_id"], prediction, vote["explanation"], vote_confidence(vote, mine)])
-    return text.getvalue()
+        writer.writerow([vote["question_id"], prediction, vote["explanation"], vote_confidence(vote, answers)])
 
 
 def vote_confidence(vote: Mapping[str, Any], answers: Rows) -> str:

@@ -8,19 +8,24 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from pydantic import TypeAdapter
 
 from kohaku_ray.answering.block import PreparedQuestion, prepare_question
 from kohaku_ray.answering.local_index import LocalIndex
 from kohaku_ray.answering.tools import RunContext
-from kohaku_ray.config import load_config
+from kohaku_ray.config import Config, load_config
+from kohaku_ray.config.roles import models_of
 from kohaku_ray.engine.actors.members import MemberProcess
 from kohaku_ray.engine.actors.retriever import Retriever
 from kohaku_ray.engine.actors.voter import MembersAndVoter, Voter
 from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.errors import DataError
+from kohaku_ray.models.summary import AnswerSummary
+from kohaku_ray.models.target import Target
 from kohaku_ray.records import Question, Reply, TraceRow
-from kohaku_ray.run.models import models_of
-from kohaku_ray.run.segments import Entry, LedgerReply
+from kohaku_ray.store.parts import RunParts
+from kohaku_ray.store.segments import Entry, LedgerReply
+from kohaku_ray.store.tables import Tables
 from tests.own_system import sharing
 from tests.own_system.lookup import Found
 
@@ -79,8 +84,8 @@ class Process:
     def __init__(self, *overrides: str) -> None:
         system = ["system=tests.own_system.sharing:SYSTEM", f"ensemble.members={N_MEMBERS}"]
         self.config = load_config("default", [*system, *overrides])
-        applications = dict.fromkeys(self.config.deployments, "app")
-        models = tuple(models_of(self.config, applications, member) for member in range(N_MEMBERS))
+        targets = dict.fromkeys(self.config.deployments, Target("app"))
+        models = tuple(models_of(self.config, targets, member) for member in range(N_MEMBERS))
         self.shard, self.n_fetched, self.member = Shard(), Counter[str](), MemberProcess()
         # As Ray does, each fetch would make another ledger client: siblings share the one they fetched together.
         self.context = Ref(
@@ -105,7 +110,17 @@ class Process:
         return len(self.member._blocks)
 
 
-async def test_the_tasks_of_a_block_fetch_it_once_and_ask_in_one_message_per_prompt():
+def vote_of(voter: Voter, home: Path, config: Config, prepared, *sent) -> tuple[AnswerSummary, Tables]:
+    """Vote on a block; its counts, and the tables of its part, which has them too."""
+    parts = RunParts(str(home), "run")
+    result = voter.vote(config, parts, 1, prepared, *sent)
+    [(name, counts)] = parts.find()[0].items()
+    assert name == parts.name([row.question.question_id for row in prepared])
+    assert TypeAdapter(AnswerSummary).validate_python(counts) == result
+    return result, parts.read(name)
+
+
+async def test_the_tasks_of_a_block_fetch_it_once_and_ask_in_one_message_per_prompt(tmp_path):
     process = Process()
     block = process.block(0)
     # As tasks arrive: one after the other, while the first fetches.
@@ -117,7 +132,7 @@ async def test_the_tasks_of_a_block_fetch_it_once_and_ask_in_one_message_per_pro
     assert process.n_fetched == {"context": 1, "block 0": 1}
     assert process.shard.messages == [("lookup", N_MEMBERS * N_QUESTIONS), *[("ask", N_MEMBERS)] * N_QUESTIONS]
     assert len({row.trace for rows in sent for row in rows}) == 1, "equal traces are equal bytes"
-    result, tables = Voter().vote(process.config, 1, block.value, *sent)
+    result, tables = vote_of(Voter(), tmp_path, process.config, block.value, *sent)
     assert (result.n_questions, result.n_answers, result.n_member_errors) == (N_QUESTIONS, 15, 0)
     shown = [row for row in tables["trace"].to_pylist() if row["step"] == "shown"]
     assert [(row["member"], row["text"]) for row in shown] == [(-1, "four")] * N_QUESTIONS, "a shared step once"
@@ -176,8 +191,8 @@ async def test_a_settled_question_is_neither_answered_nor_asked():
     assert process.shard.messages == [("lookup", 1), ("ask", 1)]
 
 
-def test_a_wave_is_settled_and_voted_on_with_those_before_it():
-    process, voter = Process("ensemble.early_stop=value", "ensemble.waves=[3, 2]"), Voter()
+def test_a_wave_is_settled_and_voted_on_with_those_before_it(tmp_path):
+    process, voter = Process("ensemble.early_stop=value"), Voter()
     block = process.block(0)
     questions = [row.question for row in block.value]
 
@@ -191,20 +206,22 @@ def test_a_wave_is_settled_and_voted_on_with_those_before_it():
     second = asyncio.run(wave(range(3, 5), settled))
     assert [[row is None for row in rows] for rows in second] == [settled] * 2
     assert voter.settle(process.config, questions, *first, *second) == [True] * N_QUESTIONS
-    result, tables = voter.vote(process.config, 1, block.value, *first, *second)
+    result, tables = vote_of(voter, tmp_path, process.config, block.value, *first, *second)
     assert (result.n_answers, tables["votes"]["n_members"].to_pylist()) == (11, [3, 5, 3])
     assert process.n_fetched["block 0"] == 2, "once per wave"
 
 
-async def test_a_process_of_members_that_votes_too_counts_as_a_voter_does():
+async def test_a_process_of_members_that_votes_too_counts_as_a_voter_does(tmp_path):
     process = Process("ensemble.early_stop=value")
     process.member = both = MembersAndVoter()
     block = process.block(0)
     questions = [row.question for row in block.value]
     sent = await asyncio.gather(*(process.answer(block, member) for member in range(N_MEMBERS)))
     settled = await both.settle(process.config, questions, *sent)
-    result, tables = await both.vote(process.config, 1, block.value, *sent)
-    alone, tables_alone = Voter().vote(process.config, 1, block.value, *sent)
+    parts = RunParts(str(tmp_path / "both"), "run")
+    result = await both.vote(process.config, parts, 1, block.value, *sent)
+    alone, tables_alone = vote_of(Voter(), tmp_path, process.config, block.value, *sent)
+    [tables] = map(parts.read, parts.find()[0])
     assert settled == [True] * N_QUESTIONS
     assert result == alone
     assert tables == tables_alone
@@ -227,10 +244,8 @@ def test_what_breaks_the_run_is_no_members_error(monkeypatch, error):
 
 def test_a_retriever_puts_what_runs_search_on_its_gpu_before_the_first_question(monkeypatch):
     views = []
-    opened = SimpleNamespace(
-        open_views=lambda kinds: views.append(kinds) or "the GPU is too small", search_ms=lambda kinds: 2.5
-    )
+    opened = SimpleNamespace(open_views=lambda kinds: views.append(kinds) or "the GPU is too small")
     monkeypatch.setattr(LocalIndex, "open", lambda *_: opened)
     config = load_config("demo", ["index.search_device=cuda", "cluster.retriever.gpus=1"])
-    assert Retriever(config).ready() == ("the GPU is too small", 2.5)
+    assert Retriever(config).ready() == "the GPU is too small"
     assert views == [[("sentence", "paragraph")]]

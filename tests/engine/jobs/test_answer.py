@@ -16,19 +16,20 @@ from kit.refusals import ASKED, NO_USAGE, QUOTES
 from ray import serve
 
 from kohaku_ray.api import Run
+from kohaku_ray.checks.deployments import target_of
 from kohaku_ray.cli import main
 from kohaku_ray.config import as_yaml, load_config
+from kohaku_ray.engine.actors import pool as pool_module
 from kohaku_ray.engine.jobs import answer as answer_job
 from kohaku_ray.engine.jobs.answer import run_answer as run_answer_alone
 from kohaku_ray.ensemble.vote import Ballot, vote
-from kohaku_ray.errors import ConfigError, IndexMismatchError, ModelError
+from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError, ModelError
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.pages import terminal
-from kohaku_ray.run.checks.deployments import application_name
-from kohaku_ray.run.record.identity import finished_before
-from kohaku_ray.run.segments import SegmentStore
+from kohaku_ray.runs.identity import finished_before
 from kohaku_ray.sample import path as sample_path
+from kohaku_ray.store.segments import SegmentStore
 
 pytestmark = pytest.mark.ray
 
@@ -92,6 +93,28 @@ def test_the_same_command_again_replays_to_the_byte(sample_run, run_answer):
     assert again.n_calls["ledger"] == sum(summary.n_calls.values())
     for name in COMPARED:
         assert Path(again.run, name).read_bytes() == Path(summary.run, name).read_bytes(), name
+
+
+def test_a_driver_that_is_lost_before_its_files_are_whole_finds_the_parts_again(
+    sample_run, run_answer, tmp_path, monkeypatch
+):
+    config, summary = sample_run
+    config = config.model_copy(update={"run": f"{tmp_path}/run"})
+
+    def lose(*_: object) -> None:
+        raise DataError("lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pool_module.RunWork, "finish", lose)
+        with pytest.raises(DataError, match="lost"):
+            run_answer(config)
+    assert list(Path(config.run, "parts").iterdir()), "every row is on disk"
+    monkeypatch.setattr(pool_module.RunWork, "submit", lose)
+    again = run_answer(config)
+    assert again.n_calls == {**summary.n_calls, "made": 0, "ledger": sum(summary.n_calls.values())}
+    for name in COMPARED:
+        assert Path(config.run, name).read_bytes() == Path(summary.run, name).read_bytes(), name
+    assert not Path(config.run, "parts").exists()
 
 
 def test_a_finished_run_is_not_repeated_unless_something_it_depends_on_has_changed(sample_run, tmp_path, capsys):
@@ -192,7 +215,7 @@ def test_an_application_that_somebody_ends_ends_the_job_and_the_next_goes_on(sam
 
     with FakeOpenAI(script) as server:
         config = sample_config(*fake(server), "questions.limit=4", "ensemble.members=2", "kohaku.queries=1")
-        application = application_name("fake", config.deployments["fake"])
+        application = target_of("fake", config.deployments["fake"]).name
         with pytest.raises(ModelError, match=f"Serve has no application {application} any more: .*repeat the command"):
             run_answer(config)
         assert run_answer(config).n_unanswered == 0

@@ -23,7 +23,7 @@ from kohaku_ray.sample import path as sample_path
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-SENDS = ("kohaku.image_top_k=8", "kohaku.send_images=true", "kohaku.image_tokens=100")
+SENDS = ("kohaku.image_top_k=8", "kohaku.send_images=true", "kohaku.max_context_tokens=24000")
 
 
 @pytest.fixture

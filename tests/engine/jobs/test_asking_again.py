@@ -14,7 +14,7 @@ from kohaku_ray.config import as_yaml
 from kohaku_ray.engine.jobs import answer
 from kohaku_ray.models.request import seed_for
 from kohaku_ray.pages.run_text import show_question
-from kohaku_ray.run.record.identity import is_finished
+from kohaku_ray.runs.identity import is_finished
 
 pytestmark = pytest.mark.ray
 

@@ -16,6 +16,7 @@ from kit.runs_here import index_here, run_here
 from ray.serve.schema import ApplicationStatus
 
 import kohaku_ray.sample
+from kohaku_ray.collection.sources import questions_of
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.engine.jobs import bench as benching
 from kohaku_ray.engine.jobs.bench import Grid, Texts, run_bench
@@ -25,7 +26,6 @@ from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.pages.throughput import Measurement, records
 from kohaku_ray.records import Reply
-from kohaku_ray.run.collection.sources import questions_of
 
 WINDOW = 1024
 SHORT_ANSWERS = (
@@ -103,16 +103,16 @@ class Application:
         return self
 
     @property
-    def ask_all(self):
+    def ask(self):
         return self
 
     async def remote(self, requests):
-        outcomes = await asyncio.gather(*map(self.ask, requests), return_exceptions=True)
+        outcomes = await asyncio.gather(*map(self.answer, requests), return_exceptions=True)
         for failed in [outcome for outcome in outcomes if isinstance(outcome, BaseException)]:
             raise failed
         return outcomes
 
-    async def ask(self, request) -> tuple[Reply, float]:
+    async def answer(self, request) -> tuple[Reply, float]:
         cell = request.session_id.rsplit("-", 1)[0]
         self.calls.setdefault(cell, []).append(request)
         self.in_flight[request.session_id] += 1

@@ -10,14 +10,14 @@ from kit import tiny_llama
 from kit.runs_here import index_here
 from kit.tiny_job import SAMPLE_TEXTS
 
+from kohaku_ray.collection.sources import questions_of
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.jobs import bench_answers
 from kohaku_ray.engine.jobs.bench import Grid
-from kohaku_ray.engine.jobs.bench_answers import gpus_of, n_parameters, numbered, run_on, with_index
+from kohaku_ray.engine.jobs.bench_answers import gpus_of, n_parameters, number_text, run_on, with_index
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.vllm import VllmConfig
-from kohaku_ray.run.collection.sources import questions_of
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def tiny(tmp_path_factory) -> str:
 
 def test_questions_are_those_of_the_file_then_pairs_and_no_two_are_equal():
     texts = [f"question {letter}?" for letter in "abcd"]
-    made = [numbered(texts, number) for number in range(100)]
+    made = [number_text(texts, number) for number in range(100)]
     assert made[:4] == texts
     assert made[4] == "4. question a? question b?"
     assert len(set(made)) == 100
@@ -37,7 +37,7 @@ def test_questions_are_those_of_the_file_then_pairs_and_no_two_are_equal():
 
 def test_a_run_asks_one_deployment_for_every_role_and_member_and_leaves_the_rest_as_configured(tmp_path):
     other = json.dumps({"kind": "openai", "model": "other", "base_url": "http://127.0.0.1:1/v1"})
-    mixed = ["ensemble.models=[mine, other]", "ensemble.members=4", "ensemble.waves=[3, 1]", "ensemble.early_stop=row"]
+    mixed = ["ensemble.models=[mine, other]", "ensemble.members=4", "ensemble.early_stop=row"]
     roles = ["roles.plan.model=other", "roles.answer.model=mine", "roles.answer.temperature=0.3"]
     mine = json.dumps({"kind": "vllm", "model": "some/model"})
     config = load_config(

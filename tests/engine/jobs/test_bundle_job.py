@@ -12,5 +12,4 @@ def test_a_run_on_the_cluster_is_the_same_without_it(run_answer, sample_config, 
     for name in ("waves", "run"):
         made = bundle(f"{tmp_path}/{name}", f"{tmp_path}/{name}.zip", with_index=name == "run")
         assert made.n_replies > 5
-        [run] = replay(f"{tmp_path}/{name}.zip").runs
-        assert (run.differences, run.rounded) == ((), {})
+        assert replay(f"{tmp_path}/{name}.zip").differences == ()

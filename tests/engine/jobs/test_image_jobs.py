@@ -31,7 +31,7 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.images import Images
 from kohaku_ray.index.nodes import KINDS
 from kohaku_ray.index.store import Index
-from kohaku_ray.run.segments import SegmentStore
+from kohaku_ray.store.segments import SegmentStore
 
 pytestmark = pytest.mark.slow
 

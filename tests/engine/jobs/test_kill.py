@@ -21,7 +21,7 @@ from kit.ray_processes import our_processes
 from kit.runs_here import run_here
 
 from kohaku_ray.config import load_config
-from kohaku_ray.run.segments import SegmentStore
+from kohaku_ray.store.segments import SegmentStore
 
 pytestmark = pytest.mark.ray
 

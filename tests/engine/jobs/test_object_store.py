@@ -12,7 +12,7 @@ from kit.runs_here import index_here
 from kohaku_ray import sample
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import StorageError
-from kohaku_ray.storage import join_path, publish, read_file
+from kohaku_ray.store.storage import join_path, publish, read_file
 
 SMALL = ("questions.limit=12", "ensemble.members=2", "index.encoders=1")
 

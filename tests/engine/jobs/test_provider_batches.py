@@ -16,14 +16,12 @@ from pathlib import Path
 import pytest
 import yaml
 from kit.answers import COMPARED, deployment, flags
-from kit.batches import a_line, rows
 from kit.fake_batches import FakeBatches
 from kit.fake_openai import FakeOpenAI
 from kit.own_ray import environment
 from kit.ray_processes import our_processes
 from kit.runs_here import index_here, run_here
 
-from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.jobs.sweep import run_sweep
 from kohaku_ray.sweep.load import load_sweep
@@ -77,12 +75,8 @@ def test_a_run_whose_machine_is_killed_while_a_batch_is_under_way_pays_each_line
         batches.look = lambda index: batches.end() if index > n_looks else None  # the next job finds it under way
         assert said is not None
         assert len(batches.batches) == 1, "answers of all members are one file"
-        n_single, deadline = server.n_requests, time.monotonic() + 120
-        while True:
-            done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=240)
-            if "belongs to process" not in done.stderr or time.monotonic() > deadline:
-                break  # else the killed job's Ray has not ended yet
-            time.sleep(2.0)
+        n_single = server.n_requests
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         assert server.n_requests == n_single, "plans are recorded"
         assert not paid_twice(batches)
@@ -92,18 +86,10 @@ def test_a_run_whose_machine_is_killed_while_a_batch_is_under_way_pays_each_line
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_the_runs_of_a_sweep_share_their_files_and_a_batch_of_lines_is_one(cluster, tmp_path):
+def test_the_runs_of_a_sweep_share_their_files(cluster, tmp_path):
     whole = {"gather_s": 4.0, "poll_s": 0.2}
     with FakeOpenAI(batches=FakeBatches()) as server:
         batches = server.batches
-        lines = [a_line(f"id{n}", f"ref_id {n}") for n in range(20)]
-        (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        model = {"deployments.fake": json.dumps(deployment(server, batch=FAST))}
-        given = model | {"cluster.address": cluster, "ledger.path": f"{tmp_path}/lines"}
-        assert main(["batch", f"{tmp_path}/in.jsonl", f"{tmp_path}/out.jsonl", *flags(given)]) == 0
-        assert [row["custom_id"] for row in rows(f"{tmp_path}/out.jsonl")] == [f"id{n}" for n in range(20)]
-        assert [len(file) for file in batches.files] == [20]
-
         places = {name: f"{tmp_path}/{name}" for name in ("output", "runs", "indexes")}
         common = {"deployments.fake": deployment(server, batch=whole), "model": "fake", "questions.limit": 4}
         common |= {
@@ -120,7 +106,7 @@ def test_the_runs_of_a_sweep_share_their_files_and_a_batch_of_lines_is_one(clust
             index_here(config)
         summary = run_sweep(plan)
         assert not summary.failed
-        plans, answers = batches.files[1:]
+        plans, answers = batches.files
         assert len(plans) == 4, "cells plan alike"
         assert 8 < len(answers) <= 16, "of both cells and all members"
         assert not paid_twice(batches)

@@ -9,15 +9,14 @@ import pytest
 import ray
 from kit.runs_here import index_here, run_here
 
+from kohaku_ray.collection.indexing import build_bytes
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.actors import pool
 from kohaku_ray.engine.actors.pool import ActorPool
 from kohaku_ray.engine.jobs import index_stream
 from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.store import Index
-from kohaku_ray.run.collection.indexing import build_bytes
 from kohaku_ray.sample import path as sample_path
 from kohaku_ray.settings import resolve_paths
 
@@ -60,20 +59,8 @@ def test_auto_shards_are_built_and_searched_each_on_its_own_and_answer_alike(
     actors = ActorPool(config, n_workers=2)
     try:
         actors.wait_until_ready()
-        # scale5.md, 5: 16 ms of CPU per query at a million vectors, in no count of retrievers.
-        measured = [ms for _, ms in ray.get([retriever.ready.remote() for retriever in actors.retrievers])]
-        assert all(0 < ms < 4 for ms in measured), "some hundred vectors are searched at once"
         ray.kill(actors.retrievers[1], no_restart=False)
         run_answer(config, pool=actors)
-        n = len(actors.retrievers)
-        capsys.readouterr()
-        monkeypatch.setattr(pool, "COUNTED_MS", 0.0)
-        monkeypatch.setattr(
-            actors, "_start", lambda replica: [actors.retrievers[0]]
-        )  # it is there: no other is started
-        actors._add_retrievers(2000.0, n_waiting=0)
-        assert len(actors.retrievers) > n
-        assert "more retriever" in "".join(capsys.readouterr())
     finally:
         actors.close()
     for name in OUTPUTS:

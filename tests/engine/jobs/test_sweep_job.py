@@ -26,9 +26,9 @@ from kohaku_ray.engine.jobs import sweep as sweeping
 from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.pages import terminal
-from kohaku_ray.run.record.identity import finished_before
-from kohaku_ray.run.segments import SegmentStore
+from kohaku_ray.runs.identity import finished_before
 from kohaku_ray.sample import path as sample_path
+from kohaku_ray.store.segments import SegmentStore
 from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.estimate import estimate
 from kohaku_ray.sweep.load import load_sweep

@@ -6,12 +6,13 @@ import asyncio
 
 import pytest
 
-from kohaku_ray.engine.errors import Refused
 from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.errors import ContextOverflowError
+from kohaku_ray.models.replica import Refused
 from kohaku_ray.models.request import ChatRequest, request_key, shard_of
+from kohaku_ray.models.target import Target
 from kohaku_ray.records import Reply
-from kohaku_ray.run.segments import Entry, LedgerReply
+from kohaku_ray.store.segments import Entry, LedgerReply
 
 
 class Method:
@@ -48,7 +49,7 @@ async def test_the_members_of_a_question_ask_in_one_message():
     known = request_key(members["one"][2])
     shards = [Shard(known) for _ in range(2)]
     ledger = Ledger(shards)
-    asks = [ledger.ask(request, "app") for requests in members.values() for request in requests]
+    asks = [ledger.ask(request, Target("app")) for requests in members.values() for request in requests]
     asked = await asyncio.gather(*asks)
     assert [reply.key for reply in asked] == [request_key(reply) for requests in members.values() for reply in requests]
     assert [reply.source for reply in asked].count("ledger") == 1
@@ -63,7 +64,7 @@ async def test_the_members_of_a_question_ask_in_one_message():
 async def test_one_members_error_is_its_own():
     ledger = Ledger([Shard("none")])
     first, refused, last = await asyncio.gather(
-        *(ledger.ask(request("same", seed), "app") for seed in (1, 7, 2)), return_exceptions=True
+        *(ledger.ask(request("same", seed), Target("app")) for seed in (1, 7, 2)), return_exceptions=True
     )
     assert (first.source, last.source) == ("made", "made")
     assert isinstance(refused, ContextOverflowError)
@@ -74,7 +75,7 @@ def test_a_copy_in_another_process_asks_again_for_the_same_run():
     ledger = Ledger([shard])
     kind, state = ledger.__reduce__()
     for copy in (ledger, kind(*state)):
-        asyncio.run(copy.ask(request("same", 1), "app", again=True))
+        asyncio.run(copy.ask(request("same", 1), Target("app"), again=True))
     assert len({wanted.again_for for [wanted] in shard.ask.messages}) == 1
     assert None not in {wanted.again_for for [wanted] in shard.ask.messages}
     assert not shard.lookup.messages
@@ -86,9 +87,9 @@ def test_a_shard_that_is_lost_fails_all_that_waited_for_it():
     ledger = Ledger([shard])
 
     async def run():
-        asks = [ledger.ask(request("same", seed), "app") for seed in range(2)]
+        asks = [ledger.ask(request("same", seed), Target("app")) for seed in range(2)]
         return await asyncio.gather(*asks, return_exceptions=True)
 
     assert [type(error) for error in asyncio.run(run())] == [ZeroDivisionError] * 2
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(ledger.ask(request("again", 1), "app"))
+        asyncio.run(ledger.ask(request("again", 1), Target("app")))

@@ -10,14 +10,17 @@ from dataclasses import replace
 
 import pytest
 
-from kohaku_ray.engine.errors import Refused
+from kohaku_ray.answering.calls import Wanted
+from kohaku_ray.answering.spending import Paid
 from kohaku_ray.engine.ledger import shard as shards
-from kohaku_ray.engine.ledger.shard import LedgerShard, Wanted
+from kohaku_ray.engine.ledger.shard import LedgerShard
 from kohaku_ray.errors import DataError, ModelError
+from kohaku_ray.models.replica import Refused
 from kohaku_ray.models.request import ChatRequest, request_key
+from kohaku_ray.models.target import Target
 from kohaku_ray.records import Reply
-from kohaku_ray.run.record.spending import Paid
-from kohaku_ray.run.segments import Entry, LedgerReply, SegmentStore
+from kohaku_ray.store import segments
+from kohaku_ray.store.segments import Entry, LedgerReply, SegmentStore
 
 GOOD, BAD, OTHER = (digit * 32 for digit in "abc")
 
@@ -27,14 +30,14 @@ def request(text: str = "?") -> ChatRequest:
 
 
 async def ask(shard, key, wanted=None, again_for=None):
-    [outcome] = await shard.ask([Wanted(key, wanted or request(), "app", again_for)])
+    [outcome] = await shard.ask([Wanted(key, wanted or request(), Target("app"), again_for)])
     return outcome
 
 
 class Actor:
     """What Ray tells a shard of itself, and whether the shard ended itself."""
 
-    name, is_ended = "me", False
+    id, name, is_ended = "me", "ledger-0", False
 
     def exit(self):
         self.is_ended = True
@@ -63,7 +66,7 @@ class Model:
     def __init__(self, *replies):
         self.replies = iter(replies)
 
-    async def __call__(self, application, requests, shard):
+    async def __call__(self, target, requests, shard):
         await asyncio.sleep(0)
         replies = [next(self.replies) for _ in requests]
         if isinstance(replies[0], Exception):
@@ -88,7 +91,7 @@ def make(actor, tmp_path, store):
     def make_shard(*replies, call=None, flush_s=60.0, renewal_s=60.0, idle_exit_s=300.0, store=store):
         timing = {"renewal_s": renewal_s, "idle_exit_s": idle_exit_s}
         return LedgerShard(
-            str(tmp_path), 0, 1, flush_s, store=store, call=call or Model(*replies), actor=actor, **timing
+            str(tmp_path), 0, 1, flush_s, segments=store, call=call or Model(*replies), actor=actor, **timing
         )
 
     return make_shard
@@ -133,7 +136,7 @@ async def test_where_a_server_refuses_every_call_a_runs_other_calls_to_it_are_no
     shard = make(refused, Reply("of another run"))
     outcomes = [await ask(shard, key) for key in (GOOD, BAD)]
     assert outcomes == [refused, Refused("RefusedAccessError", "not asked: check the key")]
-    [other] = await shard.ask([Wanted(OTHER, request(), "app", run="another")])
+    [other] = await shard.ask([Wanted(OTHER, request(), Target("app"), run="another")])
     assert other.entry.reply.text == "of another run"
 
 
@@ -238,6 +241,32 @@ async def test_the_path_is_free_when_the_last_run_leaves_and_is_taken_again_for_
     assert (await ask(shard, GOOD)).source == "ledger"
 
 
+async def test_a_ledger_that_is_replaced_ends_the_job_and_the_next_one_finds_its_replies(make, tmp_path):
+    """attack6 B9: the shard took the new directory's lease and went on, and 100 paid replies were gone."""
+    shard = make(*map(Reply, ("one", "two", "three")), renewal_s=0.01, flush_s=0.01)
+    await shard.ready("first")
+    await shard.ask([Wanted(GOOD, request(), Target("app"), run="first")])
+    await until(lambda: recorded(tmp_path))
+    (tmp_path / "segments").rename(tmp_path / "moved")
+    (tmp_path / "lease.json").unlink()
+    await until(lambda: shard._store.failure)
+    [refused] = await shard.ask([Wanted(OTHER, request(), Target("app"), run="first")])
+    assert refused.kind == "DataError"
+    assert "was deleted, moved or replaced while this job used it" in refused.message
+    await until(lambda: recorded(tmp_path) == {GOOD: "one"})
+    with pytest.raises(DataError, match="1 files of replies were gone, 1 are written there again"):
+        await shard.flush()
+    flushing = shard._store._flushing
+    for run in ("first", "second"):  # the first is killed: nobody says so
+        assert (await shard.ready(run))["failure"] is None or run == "first"
+    assert shard._store._flushing is flushing, "who waits for it must not flush beside who comes later"
+    [given] = await shard.ask([Wanted(GOOD, request(), Target("app"), run="second")])
+    [made] = await shard.ask([Wanted(OTHER, request(), Target("app"), run="second")])
+    assert (given.source, made.source) == ("ledger", "made")
+    [refused] = await shard.ask([Wanted(OTHER, request(), Target("app"), run="first")])
+    assert "was deleted, moved or replaced while this job used it" in refused.message
+
+
 async def test_the_path_is_free_a_while_after_a_run_that_was_killed(make, tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "GONE_S", 0.05)
     shard = make(renewal_s=0.01)
@@ -322,7 +351,7 @@ async def test_asking_again_in_vain_leaves_the_old_reply_and_may_be_tried_once_m
 
 
 async def test_a_shard_merges_its_segments_while_it_runs(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "MOST_SMALL", 4)
+    monkeypatch.setattr(segments, "MOST_SMALL", 4)
     keys = [f"{number:032x}" for number in range(10)]
     shard = make(*(Reply(key) for key in keys))
     for key in keys:
@@ -338,8 +367,8 @@ async def test_calls_of_one_message_leave_together_and_each_has_its_own_outcome(
     keys = [f"{number:032x}" for number in range(5)]
     sent, ended = [], asyncio.Event()
 
-    async def call(application, requests, shard):
-        sent.append((application, len(requests)))
+    async def call(target, requests, shard):
+        sent.append((target.name, len(requests)))
         if len(sent) == 1:
             return [(Reply("known"), 0.0)]
         await ended.wait()
@@ -347,10 +376,10 @@ async def test_calls_of_one_message_leave_together_and_each_has_its_own_outcome(
 
     shard = make(call=call)
     await ask(shard, keys[0])
-    wanted = [Wanted(key, request(), "app") for key in keys[:3]] + [Wanted(keys[3], request(), "other")]
+    wanted = [Wanted(key, request(), Target("app")) for key in keys[:3]] + [Wanted(keys[3], request(), Target("other"))]
     first = asyncio.create_task(shard.ask(wanted))
     await until(lambda: len(sent) == 3)
-    second = asyncio.create_task(shard.ask([Wanted(keys[1], request(), "app")]))
+    second = asyncio.create_task(shard.ask([Wanted(keys[1], request(), Target("app"))]))
     await asyncio.sleep(0.01)
     ended.set()
     (known, made, refused, elsewhere), (joined,) = await first, await second
@@ -371,7 +400,7 @@ async def test_a_run_that_is_stopped_makes_no_more_calls_and_others_do(make):
     shard = make(*(Reply("good", 100, 40, 7, gpu_s=0.5) for _ in range(4)))
 
     async def of(run, key):
-        [outcome] = await shard.ask([Wanted(key, request(), "app", None, run)])
+        [outcome] = await shard.ask([Wanted(key, request(), Target("app"), None, run)])
         return outcome
 
     await of("mine", GOOD)
@@ -390,14 +419,16 @@ async def test_a_reply_is_on_disk_while_another_of_its_message_is_waited_for(mak
     """The members of a question ask together: one that takes long must not keep the others' replies from the disk."""
     began, slow = asyncio.Event(), asyncio.get_running_loop().create_future()
 
-    async def call(application, requests, shard):
+    async def call(target, requests, shard):
         began.set()
         return await slow
 
     shard = make(call=call, flush_s=0.01)
-    asked = asyncio.create_task(shard.ask([Wanted(key, request(key), "app", None, "mine") for key in (GOOD, BAD)]))
+    asked = asyncio.create_task(
+        shard.ask([Wanted(key, request(key), Target("app"), None, "mine") for key in (GOOD, BAD)])
+    )
     await began.wait()
-    await shard.arrived({GOOD: (Reply("early", 3, 0, 2), 0.5), OTHER: (Reply("of an earlier process"), 0.1)})
+    await shard.record_early({GOOD: (Reply("early", 3, 0, 2), 0.5), OTHER: (Reply("of an earlier process"), 0.1)})
     await until(lambda: recorded(tmp_path) == {GOOD: "early"})
     known = await ask(shard, GOOD, request(GOOD))
     assert (known.source, known.entry.call_s) == ("ledger", 0.5)
@@ -405,6 +436,6 @@ async def test_a_reply_is_on_disk_while_another_of_its_message_is_waited_for(mak
     assert [reply.entry.reply.text for reply in await asked] == ["early", "late"]
     assert (await shard.paid("mine"))[1] == {"app": Paid(6, 0, 6)}
     assert await shard.progress() == (0, 2, 6, 6)
-    await shard.arrived({GOOD: (Reply("told too late"), 0.5)})
+    await shard.record_early({GOOD: (Reply("told too late"), 0.5)})
     await shard.flush()
     assert recorded(tmp_path) == {GOOD: "early", BAD: "late"}

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from kit import tiny_cross_encoder
 
+from kohaku_ray.models.target import Target
+
 
 @pytest.fixture(scope="session")
 def ranker(tiny_encoder, tmp_path_factory) -> str:
@@ -20,8 +22,8 @@ def pairs_deployment(ranker) -> dict:
 
 
 @pytest.fixture(scope="session")
-def pairs_application(cluster, pairs_deployment) -> Iterator[str]:
-    """Name of its running application: jobs that use the deployment join it."""
+def pairs_application(cluster, pairs_deployment) -> Iterator[Target]:
+    """Its running application: jobs that use the deployment join it."""
     from kohaku_ray.engine.serving.applications import serving
     from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 import time
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
 import ray
 from ray.serve.schema import ApplicationStatus
 
+from kohaku_ray.checks.deployments import target_of
+from kohaku_ray.engine.ledger.shard import shard_name
 from kohaku_ray.engine.serving import applications
 from kohaku_ray.engine.serving.applications import Applications, serving
-from kohaku_ray.models.openai import OpenAIConfig
+from kohaku_ray.engine.serving.limiter import SharedLimiter, detached_actor, limiter_of_server
+from kohaku_ray.errors import ModelError
+from kohaku_ray.models.openai import BatchConfig, OpenAIConfig
+from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.vllm import VllmConfig
+from kohaku_ray.version import versioned_name
 
 
 class FakeServe:
@@ -100,6 +109,72 @@ async def test_what_holds_the_registry_up_loses_no_user(serve):
     await until(lambda: not serve.running)  # from here on it is silent by itself
 
 
+async def test_a_registry_that_starts_again_ends_what_serve_runs_for_nobody(serve):
+    """engine6 A2: the driver and the registry were killed, and replicas stayed for ever."""
+    ours, used = (versioned_name(f"kohaku-ray-{name}") for name in ("lost", "used"))
+    others = {"theirs", "kohaku-ray-qwen-of-another-version"}
+    serve.running |= {ours, used, *others}
+    registry = Applications(beat_s=0.01, lost_after_s=0.3)
+    deadline = time.monotonic() + 10
+    while ours in serve.running:
+        assert time.monotonic() < deadline
+        await registry.beat("a job that lives", [used])
+        await asyncio.sleep(0.01)
+    assert serve.running == {used, *others}
+
+
+def test_names_of_two_versions_differ(monkeypatch, tmp_path):
+    """A job of another version would read the fields of our requests by their positions (engine6 A1)."""
+    server = OpenAIConfig(base_url="http://127.0.0.1:9/v1", model="m", api_key_env=None, requests_per_s=1)
+    batched = server.model_copy(update={"batch": BatchConfig()})
+
+    def names():
+        targets = [target_of("m", deployment).name for deployment in (server, batched)]
+        return {*targets, shard_name(str(tmp_path), 0, 2), shard_name(str(tmp_path), 1, 2), versioned_name("limit")}
+
+    now = names()
+    assert now == names()
+    monkeypatch.setattr("kohaku_ray.version.code_version", lambda: "0.2.0+00000000")
+    assert not now & names()
+
+
+def test_a_request_of_an_older_class_is_read_by_position():
+    """Why names bear the version: pickle restores a frozen dataclass with slots without the names of its fields."""
+    older = dataclass(frozen=True, slots=True)(
+        type("Older", (), {"__annotations__": {"model": str, "messages": tuple, "max_tokens": int}, "__module__": "m"})
+    )
+    state = older("m", (), 512).__getstate__()
+    request = ChatRequest.__new__(ChatRequest)
+    request.__setstate__(state)
+    assert request.temperature == 512
+
+
+def test_no_limiter_is_made_without_a_limit_and_a_process_finds_it_by_its_name():
+    server = OpenAIConfig(base_url="http://127.0.0.1:9/v1", model="m", api_key_env=None, replicas=2)
+    assert limiter_of_server("app", server) is None
+    limiter = limiter_of_server("app", server.model_copy(update={"requests_per_s": 5.0}))
+    copy = pickle.loads(pickle.dumps(limiter))
+    assert (copy._name, copy._rates, copy._actor) == ("app", (5.0, None), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "stays"),
+    [
+        ("applications", lambda: detached_actor(Applications, "applications"), True),
+        ("limit-", lambda: SharedLimiter("app", 5.0, None)._find_or_start(), False),
+    ],
+)
+def test_what_must_stay_lies_on_the_head_node_and_the_rest_ends_with_its_owner(monkeypatch, name, start, stays):
+    """engine6 A3: on another node an actor keeps an autoscaler from ending it, and limiters stayed for ever."""
+    asked: dict[str, object] = {}
+    actor = SimpleNamespace(remote=lambda *_: None)
+    monkeypatch.setattr(ray, "remote", lambda _: SimpleNamespace(options=lambda **all_: asked.update(all_) or actor))
+    start()
+    assert str(asked["name"]).startswith(name)
+    assert ("lifetime" in asked, "node:__internal_head__" in asked.get("resources", {})) == (stays, stays)
+    assert asked["num_cpus"] == 0
+
+
 def test_all_models_of_a_run_start_at_once(serve, monkeypatch):
     """Each of them takes minutes to load; here none comes up before all were asked for."""
 
@@ -123,7 +198,7 @@ def test_all_models_of_a_run_start_at_once(serve, monkeypatch):
     server = {"base_url": "http://127.0.0.1:9/v1", "api_key_env": None, "start_timeout_s": 1}
     models = {name: OpenAIConfig(model=name, **server) for name in ("first", "second", "third")}
     with serving(models, release=False) as names:
-        assert list(names.values()) == asked
+        assert [target.name for target in names.values()] == asked
 
 
 @pytest.mark.parametrize("is_up", [True, False])
@@ -150,6 +225,41 @@ def test_a_job_says_that_it_is_alive_only_while_its_cluster_is_there(monkeypatch
             assert time.monotonic() < deadline
             time.sleep(0.01)
     assert bool(beats) == is_up
+
+
+FAILED_TRY = """A replica failed to start with exception. Retrying {left} more time(s). Error:
+\x1b[36mray::ServeReplica:app:VllmReplica:big.initialize_and_get_metadata()\x1b[39m (pid=26562, ip=192.0.2.2)
+RuntimeError: Traceback (most recent call last):
+  File "vllm/v1/engine/utils.py", line 1320, in wait_for_engine_startup
+    raise RuntimeError(
+RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {{}}
+
+The above exception was the direct cause of the following exception:
+
+kohaku_ray.errors.ModelError: the weights leave no memory to the KV cache: {cause}
+"""
+"""As Serve's status has it between two tries (Ray 2.60, deployment_state.py)."""
+
+
+def test_why_a_replica_did_not_start_is_said_when_it_happens_and_once(serve, monkeypatch, capsys):
+    """On a card each try loads for minutes; three failed in silence (findings/gpu6.md, A2)."""
+
+    def status(message: str, state: ApplicationStatus = ApplicationStatus.DEPLOYING) -> SimpleNamespace:
+        deployment = SimpleNamespace(message=message, replica_states={})
+        return SimpleNamespace(
+            applications={"app": SimpleNamespace(status=state, deployments={"big": deployment}, message="")}
+        )
+
+    first, again, other = (FAILED_TRY.format(left=left, cause=cause) for left, cause in ((2, "a"), (1, "a"), (0, "b")))
+    waiting = "Deployment 'big' has 1 replicas that have taken more than 30s to initialize."
+    statuses = [*map(status, ["", first, first, waiting, again, other])]
+    statuses.append(status("failed 3 times. Error:\n" + other, ApplicationStatus.DEPLOY_FAILED))
+    monkeypatch.setattr("ray.serve.status", lambda: statuses.pop(0))
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    with pytest.raises(ModelError, match=r"^the weights leave no memory to the KV cache: b$"):
+        applications._wait_until_running("app", "big", VllmConfig(model="m"))
+    reason = "serve   big: a replica did not start ({} left): the weights leave no memory to the KV cache: {}"
+    assert capsys.readouterr().err.splitlines() == [reason.format("2 starts", "a"), reason.format("0 starts", "b")]
 
 
 @pytest.mark.parametrize("taken", ["is already taken. Please use a different name", "already exists"])

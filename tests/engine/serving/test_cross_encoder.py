@@ -20,6 +20,7 @@ from kohaku_ray.engine.serving.handles import PAIRS_PER_CALL, rank_pairs
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
+from kohaku_ray.models.target import Target
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -32,7 +33,7 @@ def model(ranker) -> str:
 
 
 @pytest.fixture(scope="module")
-def application(pairs_application) -> str:
+def application(pairs_application) -> Target:
     return pairs_application
 
 
@@ -140,7 +141,7 @@ def test_concurrent_callers_share_a_batch(slow, pairs, expected):
     awaited.write_text("20")
 
     async def ask():
-        return await asyncio.gather(*(rank_pairs(name, pairs[start : start + 3]) for start in range(0, 60, 3)))
+        return await asyncio.gather(*(rank_pairs(Target(name), pairs[start : start + 3]) for start in range(0, 60, 3)))
 
     results = asyncio.run(ask())
     sizes = [int(note.name.split()[1]) for note in notes.iterdir()]
@@ -156,7 +157,7 @@ def test_a_call_whose_replica_dies_is_made_again(slow, pairs, expected):
     n_before = len(list(notes.iterdir()))
 
     async def ask():
-        asked = asyncio.create_task(rank_pairs(name, pairs[:3]))
+        asked = asyncio.create_task(rank_pairs(Target(name), pairs[:3]))
         while len(list(notes.iterdir())) == n_before:
             await asyncio.sleep(0.02)
         [replica] = [process for title, process in our_processes() if title.startswith(f"ray::ServeReplica:{name}:")]
@@ -189,7 +190,7 @@ def test_a_replica_that_breaks_is_a_model_error_that_says_so(application):
 
 def evidence(run: str) -> list[dict]:
     rows = pq.read_table(f"{run}/trace.parquet").to_pylist(maps_as_pydicts="strict")
-    return [row for row in rows if row["step"] == "evidence"]
+    return [row for row in rows if row["step"] == "evidence" and row["attempt"] == 0]
 
 
 def test_a_run_is_ranked_by_it(application, pool, run_answer, sample_config, pairs_deployment, model):

@@ -23,9 +23,7 @@ RANKED = ("subquery_ranking", "clustering", "final_ranking")
 def ran(news_index, tiny_encoder, pairs_application, pairs_deployment, tmp_path_factory):
     """A run over the news sample: its trace, the pairs scored, and the texts of its index."""
     home = tmp_path_factory.mktemp("ranked")
-    small = {"subquestion_max_documents": 12, "subquestion_fusion_max_documents": 20, "cluster_sample_size": 12}
     overrides = [
-        *(f"hybrid.{name}={value}" for name, value in small.items()),
         *(
             "hybrid.cross_encoder=pairs",
             "hybrid.min_relevance=null",

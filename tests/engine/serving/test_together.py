@@ -6,26 +6,32 @@ import asyncio
 import time
 
 import pytest
+import ray
 from kit.fake_batches import EXPIRED, FakeBatches
 from kit.fake_openai import FakeOpenAI
 
-from kohaku_ray.engine.errors import Refused, ReplicaLostError
-from kohaku_ray.engine.serving import batches, handles
+from kohaku_ray.engine.serving import batches
 from kohaku_ray.engine.serving.batches import BatchActor
-from kohaku_ray.engine.serving.handles import Together
+from kohaku_ray.engine.serving.replica import tell_shard
 from kohaku_ray.errors import ContextOverflowError, ModelError, UnfinishedReplyError
+from kohaku_ray.models import replica
 from kohaku_ray.models.openai import OpenAIConfig
+from kohaku_ray.models.replica import Refused, Replica, ReplicaLostError
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
 
 
-class Replica(Together):
+class Scripted(Replica):
+    """Says, fails or is lost by the seed, after as many times 20 ms."""
+
     def __init__(self, *outcomes) -> None:
+        super().__init__(self.chat, 100, tell=tell_shard)
         self.outcomes = outcomes
 
-    async def ask(self, request):
+    async def chat(self, request):
         outcome = self.outcomes[request.seed]
-        await asyncio.sleep(0.02 * request.seed)
+        for _ in range(request.seed):  # one after the other: on a busy machine, several that end together would be one
+            await asyncio.sleep(0.02)
         if isinstance(outcome, Exception):
             raise outcome
         return Reply(outcome)
@@ -33,7 +39,7 @@ class Replica(Together):
 
 def ask_all(*outcomes):
     requests = [ChatRequest("model m", (("user", "?"),), 0.7, 1.0, 64, seed) for seed in range(len(outcomes))]
-    return asyncio.run(Replica(*outcomes).ask_all(requests))
+    return asyncio.run(Scripted(*outcomes).ask(requests))
 
 
 def test_replies_come_in_order_with_their_own_seconds():
@@ -56,11 +62,12 @@ def test_an_error_stands_in_its_replys_place():
 def test_a_reply_that_failed_is_asked_again_with_another_seed_three_times_at_most():
     told = "the reply ended with finish_reason 'abort'"
 
-    class Failing(Together):
+    class Failing(Replica):
         def __init__(self, n_failed):
+            super().__init__(self.chat, 100)
             self.n_failed, self.seeds = n_failed, []
 
-        async def ask(self, request):
+        async def chat(self, request):
             self.seeds.append(request.seed)
             if len(self.seeds) <= self.n_failed:
                 raise UnfinishedReplyError(told)
@@ -69,8 +76,11 @@ def test_a_reply_that_failed_is_asked_again_with_another_seed_three_times_at_mos
     request = ChatRequest("model m", (("user", "?"),), 0.7, 1.0, 64, 2**31 - 1)
     for n_failed in (1, 2, 3):
         replica = Failing(n_failed)
-        [(outcome, _)] = asyncio.run(replica.ask_all([request]))
-        assert outcome == (Reply("whole") if n_failed < 3 else Refused("TransientModelError", told))
+        [(outcome, _)] = asyncio.run(replica.ask([request]))
+        if n_failed < 3:
+            assert outcome.text == "whole"
+        else:
+            assert outcome == Refused("TransientModelError", told)
         assert replica.seeds == [2**31 - 1, 0, 1][: n_failed + 1]
 
 
@@ -86,14 +96,14 @@ def told(monkeypatch) -> list[tuple[str, dict]]:
 
     class Actor:
         def __init__(self, name, namespace):
-            self.arrived = self
+            self.record_early = self
             self.name = name
 
         async def remote(self, outcomes):
             told.append((self.name, {key: reply.text for key, (reply, _) in outcomes.items()}))
 
-    monkeypatch.setattr(handles, "TELL_EVERY_S", 0.05)
-    monkeypatch.setattr(handles.ray, "get_actor", Actor)
+    monkeypatch.setattr(replica, "TELL_EVERY_S", 0.05)
+    monkeypatch.setattr(ray, "get_actor", Actor)
     return told
 
 
@@ -101,11 +111,11 @@ def test_a_shard_is_told_of_replies_that_a_slow_call_outlasts(told):
     """A kill while one member is still waited for must not lose what the others' calls have cost."""
     texts = ["a", "b", *[""] * 8, "slow"]
     requests = [ChatRequest("model m", (("user", "?"),), 0.7, 1.0, 64, seed) for seed in (0, 1, 10)]
-    outcomes = asyncio.run(Replica(*texts).ask_all(requests, "ledger-1-0"))
+    outcomes = asyncio.run(Scripted(*texts).ask(requests, "ledger-1-0"))
     assert [reply.text for reply, _ in outcomes] == ["a", "b", "slow"]
     assert told == [("ledger-1-0", {request_key(requests[0]): "a", request_key(requests[1]): "b"})]
     told.clear()
-    asyncio.run(Replica(*texts).ask_all(requests[:2], "ledger-1-0"))
+    asyncio.run(Scripted(*texts).ask(requests[:2], "ledger-1-0"))
     assert told == [], "replies that come together are one message"
 
 
@@ -125,7 +135,7 @@ def test_a_shard_is_told_of_a_batchs_replies_while_another_file_asks_what_expire
         async def run():
             actor = BatchActor(str(tmp_path))
             await actor.beat(deployment, time.time())
-            return await actor.ask_all(requests, "ledger-1-0")
+            return await actor.ask(requests, "ledger-1-0")
 
         outcomes = asyncio.run(run())
         assert [len(file) for file in server.batches.files] == [3, 1]
@@ -143,7 +153,7 @@ async def test_a_gatherer_follows_the_job_that_started_last_and_once_started_aga
     with FakeOpenAI(batches=FakeBatches(delay_s=1.0)) as server:
         actor = BatchActor(str(tmp_path))  # as Ray starts it again: it knows of no job
         request = ChatRequest("fake", (("user", "[ref_id=a] ?"),), 0.7, 1.0, 64, 1)
-        asked = asyncio.create_task(actor.ask_all([request]))
+        asked = asyncio.create_task(actor.ask([request]))
         await asyncio.sleep(0.2)
         assert server.batches.n_uploads == 0
         await actor.beat(deployment(deadline_s=0.3), 1.0)

@@ -15,8 +15,10 @@ import pytest
 from kit import tiny_llama, tiny_lora
 from kit.installed import needs
 from kit.ray_processes import reached_from_elsewhere
+from kit.replies import reply_of
 from kit.tiny_job import SAMPLE_TEXTS, check_replays, request, table, whole_answers
 
+from kohaku_ray.answering import executor
 from kohaku_ray.config import Config
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.models.request import ChatRequest
@@ -57,7 +59,7 @@ def application(cluster, deployment) -> Iterator[str]:
     from kohaku_ray.models.vllm import VllmConfig
 
     with serving({"tiny": VllmConfig(**deployment)}) as names:
-        yield names["tiny"]
+        yield names["tiny"].name
 
 
 @pytest.fixture
@@ -87,7 +89,7 @@ def replicas(application):
 
 
 def ask(handle, chat_request: ChatRequest):
-    return handle.options(session_id=chat_request.session_id).ask.remote(chat_request)
+    return handle.options(session_id=chat_request.session_id).ask.remote([chat_request])
 
 
 def test_a_whole_job_cites_nothing_but_its_context_and_shares_its_prefixes(config, run_answer):
@@ -120,12 +122,15 @@ def test_a_whole_job_cites_nothing_but_its_context_and_shares_its_prefixes(confi
     assert {(row["member"], row["deployment"]) for row in asked} == {(0, "tiny"), (1, "tiny + style"), (2, "tiny")}
 
 
-def test_in_waves_each_question_is_prefilled_once_though_the_caches_hold_few_contexts(config, run_answer, application):
+def test_in_waves_each_question_is_prefilled_once_though_the_caches_hold_few_contexts(
+    config, run_answer, application, monkeypatch
+):
     """First come, first served, later waves found their contexts evicted: 1.9 prefills a question (gpu5.md, G2)."""
     from ray import serve
 
     assert serve.get_app_handle(application).cache_tokens.remote().result() == CACHE_BLOCKS * BLOCK
-    one_by_one = ("ensemble.early_stop=row", "ensemble.waves=[1, 1, 1, 1, 1]", "ensemble.members=5")
+    monkeypatch.setattr(executor, "default_waves", lambda n_members: (1,) * n_members)
+    one_by_one = ("ensemble.early_stop=row", "ensemble.members=5")
     # Replies are cut, so that members abstain, and three of five settle a question: three waves.
     waves = config(*one_by_one, "questions.limit=40", "roles.answer.max_tokens=24", "cluster.block_size=null")
     run_answer(waves)
@@ -142,24 +147,24 @@ def test_in_waves_each_question_is_prefilled_once_though_the_caches_hold_few_con
 def test_a_seed_gives_the_same_text_alone_and_in_company(replicas):
     user = "How much energy does a data centre use? " * 20
     together = [ask(replicas, request(seed, user + str(seed), question=f"question {seed}")) for seed in range(6)]
-    texts = [response.result().text for response in together]
+    texts = [reply_of(response).text for response in together]
     assert len(set(texts)) == 6
-    assert ask(replicas, request(3, user + "3", question="question 3")).result().text == texts[3]
+    assert reply_of(ask(replicas, request(3, user + "3", question="question 3"))).text == texts[3]
 
 
 def test_what_does_not_fit_the_window_is_refused_by_name(replicas):
     with pytest.raises(ContextOverflowError, match=f"{WINDOW}"):
-        ask(replicas, request(0, "word " * 3 * WINDOW)).result()
+        reply_of(ask(replicas, request(0, "word " * 3 * WINDOW)))
     with pytest.raises(ContextOverflowError):
-        ask(replicas, request(0, "word " * 100, max_tokens=WINDOW)).result()
+        reply_of(ask(replicas, request(0, "word " * 100, max_tokens=WINDOW)))
 
 
 def test_a_grammar_that_does_not_compile_is_an_error_of_its_call_alone(replicas):
     nowhere = {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}}
     broken = dataclasses.replace(request(0, "Why?"), schema=nowhere)
     with pytest.raises(ModelError, match="tiny"):
-        ask(replicas, broken).result()
-    assert ask(replicas, request(0, "Why?")).result().text
+        reply_of(ask(replicas, broken))
+    assert reply_of(ask(replicas, request(0, "Why?"))).text
 
 
 def greedy(model, tokenizer, chat_request: ChatRequest) -> str:
@@ -181,7 +186,7 @@ def test_calls_with_and_without_adapters_share_an_engine_and_each_gets_its_own_m
         name: [ask(replicas, dataclasses.replace(chat_request, adapter=name)) for chat_request in asked]
         for name in (None, *adapters)
     }
-    texts = {name: [response.result().text for response in answers] for name, answers in made.items()}
+    texts = {name: [reply_of(response).text for response in answers] for name, answers in made.items()}
     tokenizer = AutoTokenizer.from_pretrained(tiny)
     for name, replies in texts.items():
         model = AutoModelForCausalLM.from_pretrained(tiny).eval()
@@ -190,7 +195,7 @@ def test_calls_with_and_without_adapters_share_an_engine_and_each_gets_its_own_m
         assert replies == [greedy(model, tokenizer, chat_request) for chat_request in asked], name
     assert len({text for replies in texts.values() for text in replies}) >= 3, "replies tell the models apart"
     with pytest.raises(ModelError, match=r"tiny \+ none.*does not exist"):
-        ask(replicas, dataclasses.replace(asked[0], adapter="none")).result()
+        reply_of(ask(replicas, dataclasses.replace(asked[0], adapter="none")))
 
 
 def test_a_prompt_is_rendered_once_for_all_its_calls(tiny):

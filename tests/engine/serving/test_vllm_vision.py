@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from kit import tiny_idefics
 from kit.installed import needs
+from kit.replies import reply_of
 from kit.tiny_job import SAMPLE_TEXTS
 from PIL import Image
 
@@ -20,6 +21,7 @@ from kohaku_ray.models.vllm import VllmConfig
 pytestmark = [needs("vllm"), pytest.mark.ray, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MOST = 2
+LIMIT = {"limit_mm_per_prompt": {"image": MOST}}
 SQUARE = 5 * tiny_idefics.IMAGE_TOKENS
 """Tokens of a square image's pixels, without those around its tiles."""
 
@@ -31,9 +33,9 @@ def handle(cluster, tmp_path_factory) -> Iterator:
     from kohaku_ray.engine.serving.applications import serving
 
     model = tiny_idefics.build(tmp_path_factory.mktemp("eyes"), SAMPLE_TEXTS, window=2048)
-    eyes = VllmConfig(model=model, cpus=1, window_tokens=2048, vision=True, max_images=MOST, start_timeout_s=400)
+    eyes = VllmConfig(model=model, cpus=1, window_tokens=2048, vision=True, start_timeout_s=400, engine_kwargs=LIMIT)
     with serving({"eyes": eyes}) as names:
-        yield serve.get_app_handle(names["eyes"])
+        yield serve.get_app_handle(names["eyes"].name)
 
 
 def kept(folder: Path, colour: str) -> PromptImage:
@@ -48,18 +50,18 @@ def kept(folder: Path, colour: str) -> PromptImage:
 def send(handle, *images: PromptImage, question: str = "What does the figure show?", seed: int = 0):
     messages = (("system", "You read figures. " * 20), ("user", question))
     request = ChatRequest("eyes", messages, 1.0, 1.0, 48, seed, session_id="q", images=images)
-    return handle.options(session_id="q").ask.remote(request)
+    return handle.options(session_id="q").ask.remote([request])
 
 
 def ask(handle, *images: PromptImage, question: str = "What does the figure show?"):
-    return send(handle, *images, question=question).result()
+    return reply_of(send(handle, *images, question=question))
 
 
 def test_the_limit_is_an_argument_of_the_bound_engine():
     from kohaku_ray.engine.serving.vllm import bind_vllm
 
-    bound = bind_vllm("eyes", VllmConfig(model="m", cpus=1, vision=True, max_images=3))
-    assert bound._bound_deployment.init_kwargs["llm_config"].engine_kwargs["limit_mm_per_prompt"] == {"image": 3}
+    bound = bind_vllm("eyes", VllmConfig(model="m", cpus=1, vision=True))
+    assert bound._bound_deployment.init_kwargs["llm_config"].engine_kwargs["limit_mm_per_prompt"] == {"image": 16}
 
 
 def test_the_engine_sees_the_images_it_is_sent(handle, tmp_path):
@@ -67,7 +69,7 @@ def test_the_engine_sees_the_images_it_is_sent(handle, tmp_path):
     blind, of_red, of_blue, both = (ask(handle, *images) for images in ((), (red,), (blue,), (red, blue)))
     # Random eyes move a token's odds by a tenth at most, so one draw may well come out alike for two colours.
     sent = [[send(handle, *images, seed=seed) for seed in range(8)] for images in ((), (red,), (blue,))]
-    assert len({tuple(response.result().text for response in draws) for draws in sent}) == 3
+    assert len({tuple(reply_of(response).text for response in draws) for draws in sent}) == 3
     assert ask(handle, red).text == of_red.text
     n_image = of_red.prompt_tokens - blind.prompt_tokens
     assert n_image >= SQUARE
@@ -84,7 +86,7 @@ def test_the_images_before_a_question_are_a_prefix_that_the_next_one_shares(hand
     assert second.cached_tokens > third.cached_tokens, "the images, beside the system's message"
 
 
-def test_more_images_than_max_images_are_refused_by_the_engine(handle, tmp_path):
+def test_more_images_than_the_limit_are_refused_by_the_engine(handle, tmp_path):
     colours = ("red", "green", "blue")
     with pytest.raises(ModelError, match=rf"(?i)at most {MOST} image"):
         ask(handle, *(kept(tmp_path, colour) for colour in colours))

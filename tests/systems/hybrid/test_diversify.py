@@ -93,14 +93,12 @@ def test_clusters_are_a_fixed_point_of_plain_reassignment(points, n_clusters):
         assert distances[label] == pytest.approx(min(distances))
 
 
-def test_shares_as_the_documents_and_as_the_published_code_have_them():
+def test_shares_are_smoothed_by_adding_to_the_sizes():
     sizes = np.array([70, 20, 10])
     s, n = 0.3, 3
     assert shares(sizes) == pytest.approx([(size + s) / (100 + n * s) for size in sizes])
-    assert shares(sizes, mode="normalised") == pytest.approx([(size / 100 + s) / (1 + n * s) for size in sizes])
     assert shares(sizes, 0.0) == pytest.approx([0.7, 0.2, 0.1])
     assert allot(sizes, shares(sizes), 50).tolist() == [35, 10, 5]
-    assert allot(sizes, shares(sizes, mode="normalised"), 50).tolist() == [27, 13, 10]  # not 10.53 of 10
 
 
 @check_rows(
@@ -139,4 +137,3 @@ def test_a_sample_holds_the_best_of_each_cluster_in_score_order(texts, sample_si
 def test_one_large_topic_does_not_take_all_places():
     labels, scores = kmeans(blobs(30, 4), 2), np.r_[np.linspace(1, 0.7, 30), np.linspace(0.4, 0.1, 4)]
     assert sample_clusters(labels, scores, 10).tolist() == [*range(9), 30]
-    assert sample_clusters(labels, scores, 10, mode="normalised").tolist() == [*range(7), 30, 31, 32]

@@ -1,16 +1,13 @@
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.rows import check_rows
 
 from kohaku_ray.documents.lean_imports import nltk_module
-from kohaku_ray.documents.model import Sentence
 from kohaku_ray.documents.text.sentences import MAX_CHARS
-from kohaku_ray.errors import ConfigError
 from kohaku_ray.systems.hybrid import french as module
-from kohaku_ray.systems.hybrid.french import sliding_sentences, split_french, split_periods
+from kohaku_ray.systems.hybrid.french import split_french
 
 
 def texts(text, split=split_french):
@@ -108,34 +105,3 @@ def test_skipping_plain_ends_changes_nothing_of_punkt(text):
     quick = module._punkt()
     plain = nltk_module("nltk.tokenize.punkt").PunktSentenceTokenizer(quick._params, lang_vars=quick._lang_vars)
     assert list(quick.span_tokenize(text)) == list(plain.span_tokenize(text))
-
-
-@given(st.one_of(st.text(), st.text(". a\n\u00a0é")))
-def test_periods_split_as_the_source_does(text):
-    assert texts(text, split_periods) == [piece.strip() for piece in text.split(".") if piece.strip()]
-
-
-SPANS = [Sentence(3 * i, 3 * i + 2) for i in range(5)]
-
-
-@check_rows(
-    ("n", "size", "overlap", "expected"),
-    [
-        (5, 3, 2, [(0, 8), (3, 11), (6, 14)]),
-        (5, 2, 0, [(0, 5), (6, 11), (12, 14)]),
-        (3, 3, 2, [(0, 8)]),
-        (2, 3, 2, [(0, 5)]),
-        (1, 3, 0, [(0, 2)]),
-        (4, 3, 1, [(0, 8), (6, 11)]),
-        (0, 3, 2, []),
-        (2, 1, 0, [(0, 2), (3, 5)]),
-    ],
-)
-def test_windows_slide_over_sentences(n, size, overlap, expected):
-    assert [(w.start, w.end) for w in sliding_sentences(SPANS[:n], size, overlap)] == expected
-
-
-@pytest.mark.parametrize(("size", "overlap"), [(3, 3), (2, -1)])
-def test_windows_that_would_not_move_are_refused(size, overlap):
-    with pytest.raises(ConfigError, match=f"size is {size} and overlap {overlap}: overlap must be 0 to {size - 1}"):
-        sliding_sentences(SPANS, size, overlap)

@@ -13,8 +13,9 @@ from systems.hybrid.press import QUESTION, settings, tools_for
 from kohaku_ray.ensemble.vote import VoteRule, vote
 from kohaku_ray.errors import ContextOverflowError
 from kohaku_ray.evaluation.submissions import read_submission
+from kohaku_ray.models.summary import describe_flags
 from kohaku_ray.records import Prediction, Question, Reply
-from kohaku_ray.run.record.summary import describe_flags
+from kohaku_ray.systems.base import AnsweredQuestion
 from kohaku_ray.systems.hybrid import SYSTEM, answer
 from kohaku_ray.systems.hybrid.answer import NO_INFORMATION, WORDS, ballot, read_reply
 from kohaku_ray.systems.hybrid.stages import HybridEvidence, Text
@@ -120,6 +121,21 @@ def test_a_model_may_abstain(text):
     assert prediction.error is None
 
 
+@pytest.mark.parametrize(
+    ("answer", "value", "refs", "is_blank"),
+    [
+        ("Une digue.", "la digue", (), True),  # neither cited nor in a text
+        ("Une digue.", "digue", (), False),
+        ("Une digue [1002].", "la digue", (), False),
+        ("Une digue [1002].", "le viaduc", (), True),
+        ("Elle a cédé.", "texte", (), True),
+        ("Elle a cédé [1002].", "None", (), True),
+    ],
+)
+def test_the_texts_shown_decide_whether_a_value_in_words_is_an_answer(answer, value, refs, is_blank):
+    assert read(reply(answer, value, refs)).is_blank == is_blank
+
+
 def test_values_are_written_bare():
     assert read(reply(value="1 412,5 habitants")).answer_value == "1412.5"
     money = Question("q", "Combien ?", answer_unit="millions d'euros")
@@ -145,7 +161,7 @@ def test_what_cannot_be_read_is_asked_again_with_another_seed():
     answer, tools = answered("Bonjour !", reply())
     assert [call.attempt for call in tools.sent] == [0, 1]
     assert (answer.prediction.answer_value, answer.prediction.attempt) == ("412", 1)
-    failed, tools = answered("Bonjour !", "Rien.", answer_tries=2)
+    failed, tools = answered("Bonjour !", "Rien.")
     assert len(tools.sent) == 2
     assert failed.prediction.error is not None
     assert failed.prediction.is_blank
@@ -199,8 +215,10 @@ def test_retrieved_is_a_submission_of_the_shown_texts(tmp_path):
         {"question_id": "q1", "step": "mmr", "node_id": "m", "note": "9"},
     ]
     votes = [{"question_id": "q1", "answer_value": "4, et 5"}, {"question_id": "q2", "answer_value": ""}]
-    text = SYSTEM.outputs["retrieved.csv"](votes, [], trace)
-    (tmp_path / "retrieved.csv").write_text(text, encoding="utf-8")
+    questions = [AnsweredQuestion(vote, [], rows) for vote, rows in zip(votes, (trace, []), strict=True)]
+    with (tmp_path / "retrieved.csv").open("w", encoding="utf-8", newline="") as file:
+        SYSTEM.outputs["retrieved.csv"](questions, file)
+    text = (tmp_path / "retrieved.csv").read_text(encoding="utf-8")
     rows = read_submission(tmp_path / "retrieved.csv").rows
     assert json.loads(rows["q1"].refs_raw) == ["1002", "10,04"]
     assert rows["q2"].ref_ids == ()

@@ -12,7 +12,7 @@ from kohaku_ray.systems.hybrid import SYSTEM, answer, prepare
 from kohaku_ray.systems.hybrid.answer import NO_INFORMATION
 from kohaku_ray.systems.hybrid.offline import SAYS_SO, OfflineFrench, expand, rank, value_in
 
-BACKEND = SYSTEM.offline(0.35, 4000)
+BACKEND = SYSTEM.offline(4000)
 TEXTS = (
     {"ref_id": "1", "mark": "[1 / a / b]", "title": "Digue", "text": "Le vent souffle. La digue a fait fuir 412 gens."},
     {"ref_id": "2", "mark": "[2 / a / b]", "title": "Tram", "text": "Le tramway aura 19 stations."},

@@ -1,7 +1,7 @@
 import asyncio
+import importlib
 import json
 import re
-from collections import Counter
 from itertools import pairwise
 
 import numpy as np
@@ -10,17 +10,19 @@ from kit.rows import check_rows
 from kit.scripted_tools import words
 from systems.hybrid.press import ARTICLES, INDEX, QUESTION, corpus, settings, shown, steps, tools_for
 
+from kohaku_ray.collection.indexes import index_settings, preferred_note
 from kohaku_ray.config import build_config, load_config
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.evaluation.references import stage_recall
 from kohaku_ray.index.arrays import Hits
 from kohaku_ray.records import Question
-from kohaku_ray.run.collection.indexes import index_settings, preferred_note
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.systems.base import Depth
 from kohaku_ray.systems.hybrid import SYSTEM, prepare
-from kohaku_ray.systems.hybrid.settings import STAND_IN
+from kohaku_ray.systems.hybrid.settings import N_CLUSTERS, RRF_K, STAND_IN
 from kohaku_ray.systems.hybrid.stages import SHOWN_CHARS, STAGES, TRACED, Steps, Text
+
+PREPARE = importlib.import_module("kohaku_ray.systems.hybrid.prepare")  # the package's name is the function
 
 SUBS = json.dumps(["digue rompue habitants", "digue 1962 fragile", "coût des travaux"])
 
@@ -111,8 +113,9 @@ def test_the_sweep_switches_each_stage_off_in_turn():
 # ---- stages 1 to 3: what is searched
 
 
-def test_initial_context_is_what_bm25_finds_among_sentences_and_chunks():
-    evidence, tools = asked(initial_context_size=4)
+def test_initial_context_is_what_bm25_finds_among_sentences_and_chunks(monkeypatch):
+    monkeypatch.setattr(PREPARE, "N_INITIAL_TEXTS", 4)
+    evidence, tools = asked()
     _, items = steps(evidence.trace, "initial_context")
     assert {item.kind for item in items} == {"sentence", "chunk"}
     assert len(items) == 4
@@ -129,8 +132,9 @@ def test_initial_context_is_what_bm25_finds_among_sentences_and_chunks():
         assert item.text == re.findall(r"[^.]+\.", text)[int(number)].strip()
 
 
-def test_recall_counts_a_sentence_as_its_paragraph():
-    evidence, _ = asked(initial_context_size=4)
+def test_recall_counts_a_sentence_as_its_paragraph(monkeypatch):
+    monkeypatch.setattr(PREPARE, "N_INITIAL_TEXTS", 4)
+    evidence, _ = asked()
     _, items = steps(evidence.trace, "initial_context")
     of = {item.note.split("; ")[0] for item in items if item.kind == "sentence"}
     rows = [{"step": r.step, "rank": r.rank, "node_id": r.node_id, "doc_id": None, "note": r.note} for r in items]
@@ -142,11 +146,6 @@ def test_a_sentence_of_a_corpus_without_paragraph_ids_is_named_by_its_node():
     assert Text("d:sec0:p2:s5", "d", "sentence", "Oui.", "d:sec0:p2:s5").label == "d:sec0:p2:s5"
     assert Text("d:sec0:p2:s5", "d", "sentence", "Oui.", "p7").label == "p7; sp7_5"
     assert Text("d:sec0:p2", "d", "paragraph", "Oui.", "p7").label == "p7"
-
-
-def test_initial_dense_searches_by_vectors_too():
-    _, tools = asked(initial_dense=True)
-    assert {item[1] for item in tools.asked if item[0] == "search"} == {"sentences", "chunks", "paragraphs"}
 
 
 def test_the_question_is_the_first_sub_query_within_the_ten():
@@ -177,8 +176,9 @@ def test_the_question_stands_alone_where_no_try_can_be_read(replies, n_calls, qu
     assert shown(evidence)
 
 
-def test_search_goes_as_deep_as_told_and_is_scored_per_sub_query():
-    evidence, tools = asked(subquestion_max_documents=2)
+def test_search_goes_as_deep_as_told_and_is_scored_per_sub_query(monkeypatch):
+    monkeypatch.setattr(PREPARE, "N_PER_QUERY", 2)
+    evidence, tools = asked()
     assert {item[3] for item in tools.asked if item[0] in ("search", "lexical") and item[1] == "paragraphs"} == {2}
     _, items = steps(evidence.trace, "search")
     assert {"rrf", "bm25.0", "cosine.0", "cosine.3"} <= {name for item in items for name in item.scores}
@@ -196,9 +196,8 @@ def test_search_off_takes_the_paragraphs_of_the_initial_sentences():
     assert {item.note for item in items} == of_sentences
 
 
-@pytest.mark.parametrize("k", [1, 60])
-def test_the_fusion_by_rank_has_a_constant_of_its_own(k):
-    evidence = prepared(rrf_k=k)
+def test_the_fusion_by_rank_sums_reciprocal_ranks():
+    evidence, k = prepared(), RRF_K
     _, items = steps(evidence.trace, "search")
     for item in items:
         lists = [name for name in item.scores if name != "rrf"]
@@ -222,32 +221,28 @@ def test_three_stages_rank_by_the_cross_encoder():
     assert final.scores["score"] == overlap(QUESTION.text, final.text)
 
 
-def test_per_question_rrf_asks_no_cross_encoder_per_sub_query():
-    evidence, pairs = ranked(per_question="rrf")
-    assert {query for query, _ in pairs} == {QUESTION.text}
-    assert steps(evidence.trace, "subquery_ranking")[0].note.endswith("; rrf")
-
-
-def test_equal_texts_are_one_before_the_cut():
-    _, fused = steps(prepared(netloc_cap=False, subquestion_fusion_max_documents=3).trace, "fusion")
+def test_equal_texts_are_one_before_the_cut(monkeypatch):
+    monkeypatch.setattr(PREPARE, "N_FUSED", 3)
+    _, fused = steps(prepared(netloc_cap=False).trace, "fusion")
     texts = [item.text for item in fused]
     assert len(texts) == len(set(texts)) == 3  # the copy costs no place
     assert len({"p1", "p4"} & {item.note for item in fused}) == 1
 
 
-@pytest.mark.parametrize(("shares", "sizes"), [("smoothed", [9, 3]), ("normalised", [7, 5])])
-def test_a_sample_follows_the_settings_of_its_shares(shares, sizes):
+def test_a_sample_has_texts_of_every_cluster(monkeypatch):
+    monkeypatch.setattr(PREPARE, "N_SAMPLED", 12)
     sentences = [f"La digue rompue a fait fuir {number} habitants." for number in range(30)]
     sentences += [f"Le gel détruit les vignes et les vergers {number}." for number in range(10)]
+    sentences += [f"Un musée expose les tableaux volés du peintre {number}." for number in range(10)]
     index = corpus(
         [
             (f"p{position}", f"d{position}", f"s{position}.example", "", 0, text)
             for position, text in enumerate(sentences)
         ]
     )
-    changed = {"kmeans_n_clusters": 2, "cluster_sample_size": 12, "smoothing": 2.0, "shares": shares}
-    _, items = steps(prepared(index=index, **changed).trace, "clustering")
-    assert sorted(Counter(item.scores["cluster"] for item in items).values(), reverse=True) == sizes
+    _, items = steps(prepared(index=index).trace, "clustering")
+    assert {item.scores["cluster"] for item in items} == set(range(N_CLUSTERS))
+    assert len(items) == 12
 
 
 def test_at_most_so_many_per_site_and_unknown_sites_count_by_document():
@@ -265,17 +260,6 @@ def test_the_final_order_is_the_cross_encoders_and_ties_keep_the_earlier_one():
     _, capped = steps(flat.trace, "netloc_cap")
     _, final = steps(flat.trace, "final_ranking")
     assert [item.note for item in final] == [item.note for item in capped][: len(final)]
-
-
-def test_neighbours_are_the_consecutive_paragraphs_of_the_article():
-    evidence = prepared(neighbours=1, netloc_cap=False, fusion=False)
-    text = {text.ref_id: text.text for text in evidence.texts}
-    paragraphs = {row[0]: row[5] for row in ARTICLES}
-    assert text["p1"] == f"{paragraphs['p1']}\n{paragraphs['p2']}"
-    assert text["p2"] == f"{paragraphs['p1']}\n{paragraphs['p2']}\n{paragraphs['p3']}"
-    assert text["p5"] == paragraphs["p5"]  # order 0, and the next is 5
-    _, final = steps(evidence.trace, "final_ranking")
-    assert {item.note: item.text for item in final} == text
 
 
 def test_an_off_topic_question_leaves_nothing():
@@ -301,9 +285,9 @@ def test_a_text_of_no_known_site_and_date_is_cited_all_the_same():
 
 
 def test_uses_says_what_a_run_asks_for():
-    deep = SYSTEM.uses(settings(initial_dense=True, cross_encoder="ranker"))
+    deep = SYSTEM.uses(settings(cross_encoder="ranker"))
     assert deep.roles == ("answer", "expand")
-    assert deep.views == {"sentences": Depth(50, 50), "chunks": Depth(50, 50), "paragraphs": Depth(100, 100)}
+    assert deep.views == {"sentences": Depth(0, 50), "chunks": Depth(0, 50), "paragraphs": Depth(100, 100)}
     assert deep.cross_encoder == "ranker"
     off = SYSTEM.uses(settings(initial_context=False, expansion=False))
     assert (off.roles, off.views, off.cross_encoder) == (("answer",), {"paragraphs": Depth(100, 100)}, None)
@@ -317,7 +301,6 @@ def test_uses_says_what_a_run_asks_for():
         ({"search": False, "initial_context": False}, "nothing would be searched"),
         ({"final_ranking": False, "min_relevance": 0.5}, r"hybrid.min_relevance is 0.5 but hybrid.final_ranking"),
         ({"cross_encoder": "mine"}, r"hybrid.cross_encoder is 'mine' but deployments has 'extractive'"),
-        ({"neighbours": 2}, "hybrid.neighbours"),
     ],
 )
 def test_what_does_not_fit_is_said(changed, message):

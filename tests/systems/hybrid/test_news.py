@@ -77,24 +77,6 @@ def test_a_document_with_its_paragraphs_in_order():
     assert news.rejects == ()
 
 
-def test_sentences_by_periods():
-    (document,) = parse(FIRST, sentence_split="period").documents
-    text, spans = document.sections[0].paragraphs[0].text, document.sections[0].paragraphs[0].sentences
-    assert [text[s.start : s.end] for s in spans] == ["Le pont ferme", "M", "Roy le dit"]
-
-
-def test_sliding_sentences():
-    text = "Un. Deux deux. Trois trois. Quatre quatre. Cinq."
-    (document,) = parse(
-        row(paragraph_text=text), row(par_id="2", paragraph_text="Seul."), sentence_split="sliding"
-    ).documents
-    sentences = [[p.text[s.start : s.end] for s in p.sentences] for p in document.sections[0].paragraphs]
-    assert sentences == [
-        ["Un. Deux deux. Trois trois.", "Deux deux. Trois trois. Quatre quatre.", "Trois trois. Quatre quatre. Cinq."],
-        ["Seul."],
-    ]
-
-
 def test_neighbours_only_where_the_order_is_consecutive_and_equal_orders_as_in_the_file():
     rows = [row(par_id=str(order), paragraph_order=str(order)) for order in (3, 1, 0, 7, 8)]
     rows += [

@@ -13,7 +13,7 @@ from kohaku_ray.config import load_config
 from kohaku_ray.ensemble.vote import VoteRule, vote
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
 from kohaku_ray.records import Prediction, Reply
-from kohaku_ray.run.models import seed_of
+from kohaku_ray.runs.seeds import seed_of
 from kohaku_ray.systems.narrative import SYSTEM
 from kohaku_ray.systems.narrative.label import CONSISTENT, CONTRADICT
 from kohaku_ray.systems.narrative.settings import refuse_identical_members
@@ -363,7 +363,7 @@ def test_members_that_would_say_the_same_are_refused_with_the_way_out(overrides,
         (),
         ("ensemble.members=3", *WARM, *FAKE),
         ("ensemble.members=3", "roles.verify.temperature=0.7", *FAKE),
-        ("ensemble.members=2", TWO_MODELS, "deployments.b={kind: extractive, abstain_below: 0.5}"),
+        ("ensemble.members=2", TWO_MODELS, "deployments.b={kind: extractive, window_tokens: 65536}"),
     ],
 )
 def test_members_that_differ_are_fine(overrides):

@@ -15,6 +15,7 @@ from systems.narrative.stories import INDEX, judged, offline, prepared, rows_of,
 from kohaku_ray.errors import KohakuRayError
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
+from kohaku_ray.systems.base import AnsweredQuestion
 from kohaku_ray.systems.narrative import SYSTEM
 from kohaku_ray.systems.narrative.dossier import find_quote, judgement_schema, read_judgement, results_csv
 from kohaku_ray.systems.narrative.label import CONSISTENT, CONTRADICT
@@ -33,7 +34,7 @@ def asked(role, similarity="0.80", findings=()):
         "n_facts": 5,
     }
     request = ChatRequest("m", (("user", "x"),), 0.0, 1.0, 500, 42, None, "s", variables)
-    return json.loads(asyncio.run(OfflineJudge(0.35).chat(request)).text)
+    return json.loads(asyncio.run(OfflineJudge().chat(request)).text)
 
 
 # ---- the offline judge
@@ -147,7 +148,10 @@ def test_results_have_the_asked_columns_and_exact_ids():
         {"question_id": key, "answer_value": label, "is_blank": not label, "explanation": explanations.get(key, "")}
         for key, label in (*((item[0], item[1]) for item in given), ("11", ""))
     ]
-    assert list(csv.reader(io.StringIO(results_csv(votes, answers, [])))) == [
+    answers_of = {row["question_id"]: [row] for row in answers}
+    file = io.StringIO(newline="")
+    results_csv([AnsweredQuestion(vote, answers_of.get(vote["question_id"], []), []) for vote in votes], file)
+    assert list(csv.reader(io.StringIO(file.getvalue()))) == [
         ["Story ID", "Prediction", "Rationale", "Confidence"],
         ["007", "1", 'He said "no",\nthen yes.', "0.8000"],
         ["1", "0", "Why.", "0.9000"],

@@ -1,0 +1,1 @@
+"""What is checked before a start: files, servers, deployments, what fits a cluster, whether a run is finished."""

@@ -1,1 +1,0 @@
-"""What a run needs, checked before it starts: servers, GPUs, memory, settings."""

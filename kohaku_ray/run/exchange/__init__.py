@@ -1,1 +1,0 @@
-"""What is exchanged with others: bundles, batch files, converted configurations, votes, new projects."""

@@ -1,1 +1,0 @@
-"""One run on disk: its directory, identity, tables, outputs, costs."""

@@ -1,0 +1,1 @@
+"""What lasts: segments of replies, leases, a run's directory and tables, and the storage that holds them."""
