@@ -18,10 +18,7 @@ from kohaku_ray.event_loop import run_apart
 from kohaku_ray.models.replica import CallOutcome, Refused, Replica
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.models.target import Target
-from kohaku_ray.store.segments import LedgerReply, SegmentStore
-
-LEASE_WAIT_S = 30.0
-"""Longest wait for another process that holds the ledger: another ``ask`` takes some seconds."""
+from kohaku_ray.store.segments import LEASE_WAIT_S, LedgerReply, SegmentStore
 
 
 class LocalLedger:

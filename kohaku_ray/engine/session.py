@@ -19,10 +19,7 @@ from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.serving.batches import gathering
 from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.models.target import Target
-from kohaku_ray.store.segments import SegmentStore
-
-LEASE_WAIT_S = 60.0
-"""Longest wait for another job that holds the ledger: actors of one that was killed end before."""
+from kohaku_ray.store.segments import LEASE_WAIT_S, SegmentStore
 
 
 class Session:

@@ -32,6 +32,10 @@ MOST_SMALL = 64
 REMOTE_KEPT = 8
 """Segments of an object store kept in memory; local ones are mapped."""
 
+LEASE_WAIT_S = 75.0
+"""Longest wait for another process that holds a ledger: after a job that was killed, the actors of a cluster hold it
+for a minute (``LedgerShard.ready``) and until their next look."""
+
 MOST_STARTS = 3
 """Starts of one shard in a row that its process does not survive, after which it refuses to read the segments."""
 

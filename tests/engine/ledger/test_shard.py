@@ -20,6 +20,7 @@ from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.models.target import Target
 from kohaku_ray.records import Reply
 from kohaku_ray.store import segments
+from kohaku_ray.store.lease import RENEWAL_S
 from kohaku_ray.store.segments import Entry, LedgerReply, SegmentStore
 
 GOOD, BAD, OTHER = (digit * 32 for digit in "abc")
@@ -272,6 +273,11 @@ async def test_the_path_is_free_a_while_after_a_run_that_was_killed(make, tmp_pa
     shard = make(renewal_s=0.01)
     await shard.ready("killed")
     await until(lambda: not (tmp_path / "lease.json").exists())
+
+
+def test_who_comes_after_a_run_that_was_killed_waits_until_its_path_is_free():
+    """``ask`` gave up after 30 s where the job that was killed had answered for a few seconds (stop 74's CI)."""
+    assert segments.LEASE_WAIT_S > shards.GONE_S + 2 * RENEWAL_S
 
 
 async def test_a_shard_that_could_not_open_does_so_for_the_next_who_comes_and_knows_what_was_recorded(make, tmp_path):
