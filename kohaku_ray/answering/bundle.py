@@ -83,6 +83,9 @@ TEXTS: Mapping[str, str] = {"answers": "details", "trace": "text"}
 _ROUNDED: Mapping[str, str] = {"trace": "scores", "answers": "measures", "votes": "group_weights"}
 """Columns that are not compared: another processor may round them otherwise, and no prompt or vote is made of them."""
 
+_OPTIONAL_OF_NODES, _OPTIONAL_OF_DOCUMENTS = ("attachment_kind", "attachment_path", "attributes"), ("url",)
+"""Columns that runs read, and in which many an index has no value."""
+
 _BY_KEY: Mapping[str, tuple[str, ...]] = {
     "usage": ("question_id", "member", "role", "attempt", "key"),
     "trace": ("question_id", "member", "attempt", "step", "rank"),
@@ -149,15 +152,22 @@ class Manifest(Settings):
 
 
 def identify_index(index: Index) -> str:
-    """Digest the settings of an index, its encoder by content alone, and the texts of its nodes.
+    """Digest the settings of an index, its encoder by content alone, and all that a run reads of nodes and documents.
 
-    Vectors stand aside: another processor rounds them otherwise. Texts are digested some thousands at a time.
+    Vectors stand aside: another processor rounds them otherwise. All else of a node follows from its id, its text and
+    the settings, but for its page and place there, which no run reads. Columns are digested some thousand rows at once.
     """
     settings = dict(index.manifest["settings"])
     settings["encoder"] = {key: value for key, value in settings["encoder"].items() if key != "model"}
     hashed = hashlib.blake2b(canonical_json(settings).encode(), digest_size=8)
-    for name in ("node_id", "text", "title"):
-        column = index.nodes.table[name]
+    nodes, documents = index.nodes.table, index.documents
+    columns = [nodes[name] for name in ("node_id", "text", "title")]
+    for table, names in ((nodes, _OPTIONAL_OF_NODES), (documents, _OPTIONAL_OF_DOCUMENTS)):
+        for name in names:
+            if table[name].null_count < len(table):  # an index without any keeps the digest of its texts
+                hashed.update(f"{name}\n".encode())
+                columns.append(table[name])
+    for column in columns:
         for first in range(0, len(column), _ROWS_AT_ONCE):
             # One list in pieces: the digest must not depend on how many values are taken at once.
             hashed.update(canonical_json(column.slice(first, _ROWS_AT_ONCE).to_pylist())[1:-1].encode() + b",")
