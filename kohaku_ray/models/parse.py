@@ -20,7 +20,7 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.index.terms import stop_words
 from kohaku_ray.models.json_text import FoundValue, find_values, why_nothing
 from kohaku_ray.models.schema import ANSWER_FIELDS, MOST_QUERY_CHARS
-from kohaku_ray.records import Prediction, Reply
+from kohaku_ray.records import BLANK, Prediction, Reply
 from kohaku_ray.values.kinds import STATEMENT, ValueKind, read_as
 from kohaku_ray.values.normalise import group_values, normalise, read_quantity
 from kohaku_ray.values.read import BOOLEANS, WRAPPING, clean_text, is_blank_lenient, is_blank_strict
@@ -30,7 +30,8 @@ from kohaku_ray.values.tex import restore_tex
 _TRUE_WORDS = frozenset({"true", "yes", "1", "is_blank"})
 _PAGE = re.compile(
     r"[\s,;:(\[#?_-]*(?:\b(?:p{1,2}\b\.?|pg\b\.?|pages?\b|sec\b\.?|sections?\b|chunk\b)|§)"
-    r"[\s=:.]*\d+(?:\.\d+)*(?:\s?[-–]\s?\d+)?[\s)\]]*\Z",
+    r"[\s=:.]*\d+(?:\.\d+)*(?:\s?[-–]\s?\d+)?[\s)\]]*\Z"
+    r"|(?<=\w)(?::\d+(?:[-–]\d+)?)+\Z",  # report.pdf:81
     re.IGNORECASE,
 )
 _NODE = re.compile(r":(?:sec|p|s)\d+.*\Z")
@@ -41,6 +42,7 @@ _REF_PREFIX = re.compile(r"^(?:ref|doc|document)?[_ ]?ids?\s*[=:]\s*", re.IGNORE
 _REF_SPLIT = re.compile(r"[,;|\n]|\]\s*\[")
 _REF_KEYS = ("ref_id", "ref_ids", "doc_id", "id")
 _LISTS = frozenset(_REF_KEYS)
+_FIELDS = {name.replace("_", ""): name for name in (*ANSWER_FIELDS, BLANK)}
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\d_]\w*")  # a CJK character is a word
 _PLACEHOLDER = re.compile(r"[\W_]*|<[^<>]*>")  # "...", <value>
 _LEAST_WORDS = 3  # of a query that shares none with the question, as one that spells out an abbreviation
@@ -195,11 +197,23 @@ def value_text(value: Any, depth: int = 0) -> str:
     if isinstance(value, str):
         return clean_text(restore_tex(value)).strip()
     if isinstance(value, Mapping):
-        return value_text(value["value"] if "value" in value else list(value.values()), depth + 1)
+        text, unit = (value_text(part, depth + 1) for part in _split_quantity(value))
+        return text if is_blank_lenient(text) or is_blank_lenient(unit) else f"{text} {unit}"
     texts = [text for item in value if (text := value_text(item, depth + 1))]
     if len(texts) > 1:
         return f"[{','.join(texts)}]"
     return "".join(texts)
+
+
+def _split_quantity(value: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return what an object holds beside its unit (``{"value": 77, "unit": "MWh"}``), and that; None where it has none.
+
+    A ``value`` is all that counts of the others.
+    """
+    items = {name.strip().casefold(): item for name, item in value.items()}
+    unit = items.pop("units", None)
+    unit = items.pop("unit", unit)
+    return items.get("value", list(items.values())), unit
 
 
 def match_refs(
@@ -341,10 +355,22 @@ def _answer_fields(found: FoundValue) -> tuple[dict[str, Any], str] | None:
     fields: dict[str, Any] = {}
     for name, item in value.items():
         fields.setdefault(name.strip().casefold(), item)
-    if (broken := found.broken.strip().casefold()) not in _LISTS:
+    for name, item in value.items():
+        fields.setdefault(_field_name(name), item)
+    if isinstance(quantity := fields.get("answer_value"), Mapping):
+        number, unit = _split_quantity(quantity)
+        if not is_blank_lenient(value_text(unit)):
+            fields["answer_value"], fields["answer_unit"] = number, unit
+    if (broken := _field_name(found.broken)) not in _LISTS:
         fields.pop(broken, None)
     is_answer = "answer_value" in fields if found.flag else any(name in fields for name in ANSWER_FIELDS)
     return (fields, found.flag) if is_answer else None
+
+
+def _field_name(name: str) -> str:
+    """Spell a field as the schema does: models write another case (jac#7442, langchain-mcp-adapters#277)."""
+    name = name.strip().casefold()
+    return _FIELDS.get(_BETWEEN.sub("", name), name)
 
 
 def _is_supported(value: str, unit: str | None, is_cited: bool, says_blank: bool, shown: Sequence[str] | None) -> bool:

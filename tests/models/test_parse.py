@@ -88,6 +88,8 @@ def test_what_cannot_be_read_is_blank_with_its_reason(reply, error):
         (["80", "90"], "[80,90]"),
         ([5], "5"),
         ({"value": 5, "unit": "W"}, "5"),
+        ([{"value": 300, "unit": "W"}, {"amount": 1, "units": "kW"}], "[300 W,1 kW]"),
+        ({"value": None, "unit": "W"}, ""),
         ("No\ud800ne\u0000such", "Nonesuch"),
         *((blank, "") for blank in (None, "  ", "is_blank", "['is_blank']", "N/A.", "null", "`not\nstated`")),
         *((blank, "") for blank in (float("nan"), float("inf"), [], [None], {}, DEEP)),
@@ -229,6 +231,37 @@ def test_ids_match_in_any_unicode_form():  # deja-vu#1098
     assert match_refs(["ﬁn", "fin"], ["fin", "ﬁn"]) == (("ﬁn", "fin"), 0)
 
 
+@check_rows(
+    ("value", "unit", "read"),
+    [
+        ({"value": 77, "unit": "MWh"}, "kWh", ("77", "MWh")),
+        ({"low": 80, "high": 90, "Unit": "MWh"}, None, ("[80,90]", "MWh")),
+        ({"value": 77, "unit": None}, "kWh", ("77", "kWh")),
+    ],
+)
+def test_the_unit_beside_a_value_in_an_object_is_its_own(value, unit, read):
+    prediction = parse(answer_value=value, answer_unit=unit)
+    assert (prediction.answer_value, prediction.answer_unit, prediction.flags) == (*read, ())
+
+
+@check_rows(
+    "text",
+    [
+        '{"answerValue": "7", "answerUnit": "kW", "refId": ["a"], "explanation": "e"}',
+        '{"Answer Value": "7", "Answer Unit": "kW", "Ref ID": ["a"], "Explanation": "e"}',  # jac#7442
+        '{"AnswerValue": "9", "answer_value": "7", "answer-unit": "kW", "REF_ID": ["a"]}',
+        '{"answerValue": "7", "answerUnit": "kW", "refId": ["a"], "isBlank": fal',
+    ],
+)
+def test_fields_are_read_in_any_case(text):
+    prediction = parse_answer(text, ["a"])
+    assert (prediction.answer_value, prediction.answer_unit, prediction.ref_ids) == ("7", "kW", ("a",))
+
+
+def test_half_a_value_of_a_field_in_another_case_is_none():
+    assert parse_answer('{"refId": ["a"], "answerValue": "7', ["a"]).answer_value == ""
+
+
 DOCUMENTS = ["alpha", "beta", "x-report", "y-report", "Smith 2020", "llama3.1"]
 TITLES = {"alpha": "Alpha campus report", "x-report": "Report", "y-report": "Report"}
 
@@ -248,6 +281,8 @@ TITLES = {"alpha": "Alpha campus report", "x-report": "Report", "y-report": "Rep
             (cited, "beta") for cited in ("source: beta", "Source: beta.pdf, p. 2", "beta §3.1")
         ),  # azure-search-openai-demo#2305
         ("Smith%202020.pdf", "Smith 2020"),  # azure-search-openai-demo#2577
+        *((cited, "beta") for cited in ("beta.pdf:81", "docs/beta.pdf:81-83", "beta:81")),
+        *((cited, None) for cited in ("report.pdf:81", "gamma:81")),
         *((cited, None) for cited in ("report.pdf", "Report", "gamma.txt", "llama3", "page 1", "alphabet", ".txt")),
     ],
 )
