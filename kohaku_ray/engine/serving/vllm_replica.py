@@ -29,6 +29,7 @@ from kohaku_ray.models.vllm import VllmConfig, join_adapter
 from kohaku_ray.models.vllm_arguments import IGNORE_EOS
 from kohaku_ray.models.vllm_failure import explain_start
 from kohaku_ray.records import Reply
+from kohaku_ray.store.storage import is_uri
 
 EXIT_DELAY_S = 0.2
 """Seconds in which a dying replica's errors reach their callers."""
@@ -94,6 +95,8 @@ class VllmReplica(LLMServer):
             ModelError: vLLM does not start; the message has its cause and what to change.
         """
         deployment, at = self._deployment, f"deployments.{self._llm_config.model_id}"
+        # Ray's task for the model's files imports vLLM on each node, 9 s, and fetches what lies in a bucket alone.
+        self._llm_config.get_or_create_callback().ctx.run_init_node = is_uri(deployment.model)
         self._gpus = await gpus_held() if deployment.gpus_per_engine else []
         check_gpus_known(self._gpus, deployment.gpus, at)
         async with alone_on(self._gpus if deployment.gpus < 1 else []):

@@ -347,12 +347,12 @@ def check_does_not_start(message: str, **settings: object) -> None:
 @pytest.mark.timeout(2400)
 def test_an_engine_that_does_not_start_is_an_error_with_its_reason(cluster, tiny, broken, capsys):
     check_does_not_start(
-        r"0 of 2 replicas were up after start_timeout_s of 8 s "
+        r"0 of 2 replicas were up after start_timeout_s of 1 s "
         r"\(the cluster has 6 CPUs, .* of them free, but they need 2, the cluster has 0 GPUs, .* but they need 4",
         model=tiny,
         tensor_parallel=2,
         replicas=2,
-        start_timeout_s=8,
+        start_timeout_s=1,
     )
     capsys.readouterr()
     no_format = r"vLLM: .*int8"
@@ -360,18 +360,31 @@ def test_an_engine_that_does_not_start_is_an_error_with_its_reason(cluster, tiny
     told = [line for line in capsys.readouterr().err.splitlines() if "did not start" in line]
     assert len(told) == 1, "the reason of the first try, when it happened"
     assert re.search(rf"serve   big: a replica did not start \(1 start left\): {no_format}", told[0])
-    check_does_not_start(r"vLLM: .*nosuch", model=broken(model_type="nosuch", architectures=["NoSuch"]), cpus=1)
     # The engine's own processes: what they raise does not reach their replica.
     check_does_not_start(
         r"the KV cache has no room for one prompt of deployments\.big\.window_tokens: lower deployments\.big\."
-        r"window_tokens to 2097120, .* \(vLLM: ValueError: To serve at least one request .*\(4194304\)",
-        model=broken(max_position_embeddings=1 << 23),
+        r"window_tokens to 4064, .* \(vLLM: ValueError: To serve at least one request .*\(8192\)",
+        model=broken(head_dim=256, num_attention_heads=64, num_key_value_heads=64),  # 256 KiB for each token
         cpus=1,
-        window_tokens=1 << 22,
+        window_tokens=8192,
+        engine_kwargs={"load_format": "dummy"},
     )
     check_does_not_start(
         r"a file of the model's weights is cut .*SafetensorError: ", model=broken(n_bytes_less=1000), cpus=1
     )
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_a_model_that_vllm_does_not_know_is_an_error_with_its_reason(broken):
+    """As a replica reads its engine's settings, in this process."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    from kohaku_ray.engine.serving.vllm_replica import failed_start_explained
+
+    model = broken(model_type="nosuch", architectures=["NoSuch"])
+    with pytest.raises(ModelError, match=r"^vLLM: .*nosuch"), failed_start_explained("deployments.big"):
+        AsyncEngineArgs(model=model, max_model_len=1024, dtype="float32").create_engine_config()
 
 
 ON_DECLARED_GPUS = """
