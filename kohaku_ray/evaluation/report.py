@@ -27,7 +27,7 @@ class FileReport:
 
     Attributes:
         doubled: Ids it holds more than once; the first row counts.
-        ragged: Ids of rows with more or fewer cells than the header.
+        ragged: Ids of rows with more cells than the header.
         n_without_id: Rows left out because their id is empty.
         wrong: Ids of wrong predictions in each class of the report's ``classes``.
         figures: Figures of the whole set by metric, for metrics that have any.
@@ -56,7 +56,7 @@ class FileReport:
             (self.missing, "missing, scored 0 and not compared"),
             (self.extra, "not in the truth, not scored"),
             (self.doubled, "doubled, the first row counts"),
-            (self.ragged, "with more or fewer cells than the header (an unquoted comma?)"),
+            (self.ragged, "with more cells than the header (an unquoted comma?)"),
         )
         nameless = [f"{pluralize(self.n_without_id, 'row')} without an id, left out"] if self.n_without_id else []
         return [f"{len(ids)} {what}: {', '.join(ids)}" for ids, what in oddities if ids] + nameless + list(self.odd)

@@ -85,7 +85,7 @@ class Submission:
     Attributes:
         doubled: Ids that occur more than once; their first row is kept.
         n_without_id: Rows that were left out because their id is empty.
-        ragged: Ids of rows with more or fewer cells than the header, the mark of an unquoted comma.
+        ragged: Ids of rows with more cells than the header, the mark of an unquoted comma.
         odd: What is odd about its bytes.
     """
 

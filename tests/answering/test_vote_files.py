@@ -107,7 +107,7 @@ def test_what_is_odd_about_a_file_is_told(tmp_path):  # sgl-eval#39
     assert list(run_vote([path], VoteRule()).notes.values()) == [
         (
             "1 doubled, the first row counts: q1",
-            "1 with more or fewer cells than the header (an unquoted comma?): q2",
+            "1 with more cells than the header (an unquoted comma?): q2",
             "1 row without an id, left out",
         )
     ]

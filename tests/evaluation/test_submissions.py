@@ -80,7 +80,9 @@ def test_reads_a_bom_extra_columns_doubled_ids_and_huge_cells(tmp_path):
 
 def test_a_row_shifted_by_an_unquoted_comma_is_named(tmp_path):
     path = write(tmp_path / "p.csv", "id,answer_value,ref_id\nq1,103,500,a\nq2,5,a\nq3,5\n")
-    assert read_submission(path).ragged == ("q1", "q3")
+    submission = read_submission(path)
+    assert submission.ragged == ("q1",)
+    assert submission.odd[0].startswith("1 row with fewer cells than the header, read as empty: the first at line 4")
 
 
 @pytest.mark.parametrize(

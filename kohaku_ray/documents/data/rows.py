@@ -53,9 +53,9 @@ class RowTable(NamedTuple):
 
     Attributes:
         columns: Their names, of JSON lines those of all rows.
-        rows: By column; values of CSV are texts, and a cell that is missing at a row's end is None.
-        ragged: Numbers, from 0, of the rows with more or fewer cells than the header: the mark of an unquoted comma.
-        odd: What is odd about its bytes; whoever reads a person's file says it.
+        rows: By column; values of CSV are texts, and a cell that is missing at a row's end is empty.
+        ragged: Numbers, from 0, of the rows with more cells than the header: the mark of an unquoted comma.
+        odd: What is odd about its bytes and rows; whoever reads a person's file says it.
         lines: The line at which each row begins, as an editor shows it; of Parquet none.
     """
 
@@ -113,7 +113,8 @@ def read_table(
         return RowTable(columns, rows, odd=tuple(odd), lines=[line for line, _ in numbered])
     if suffix in ("csv", "tsv", ""):
         text, odd_bytes = decode_text(name, data)
-        return _read_cells(name, text, keep_ragged)._replace(odd=odd_bytes)
+        table = _read_cells(name, text, keep_ragged)
+        return table._replace(odd=(*odd_bytes, *table.odd))
     raise DataError(f"{name}: {what} are read from .csv, .tsv, .jsonl or .parquet, not .{suffix}")
 
 
@@ -206,17 +207,26 @@ def _csv_lines(text: str) -> Iterator[tuple[int, list[str] | str]]:
 
 
 def _miscount(cells: Sequence[str], header: Sequence[str]) -> str:
-    or_name = ", or name each column in the header" * (len(cells) > len(header))
     return (
         f"has {pluralize(len(cells), 'cell')}, the header has {len(header)}: put texts with separators or line breaks "
-        f"in double quotes{or_name}"
+        "in double quotes, or name each column in the header"
     )
+
+
+def say_short(lines: Sequence[int]) -> tuple[str, ...]:
+    """Say which rows of a CSV lack cells at their end, which are empty, as pandas and polars read them.
+
+    A row that a line break without quotes cuts in two is among them.
+    """
+    rows = f"{pluralize(len(lines), 'row')} with fewer cells than the header, read as empty"
+    return (f"{rows}: the first at line {lines[0]} (a line break within a text needs double quotes)",) if lines else ()
 
 
 def _read_cells(name: str, text: str, keep_ragged: bool) -> RowTable:
     ragged: list[int] = []
     rows: list[Mapping[str, Any]] = []
     lines: list[int] = []
+    short: list[int] = []
     header: list[str] | None = None
     for line, cells in _csv_lines(text):
         if isinstance(cells, str):
@@ -226,15 +236,17 @@ def _read_cells(name: str, text: str, keep_ragged: bool) -> RowTable:
             _check_number(name, len(header))
             doubled = [(header.index(column), i) for i, column in enumerate(header) if column in header[:i]]
             continue
-        if len(cells) != len(header):
+        if len(cells) > len(header):
             ragged.append(len(rows))
+        elif len(cells) < len(header):
+            short.append(line)
         if not keep_ragged and any(map(str.strip, cells[len(header) :])):
             raise DataError(f"{name}: line {line} {_miscount(cells, header)}")
         if any(cells[i : i + 1] not in ([], cells[first : first + 1]) for first, i in doubled if header[i]):
             _check_columns(name, header)  # columns that are equal lose nothing
-        rows.append(dict(zip_longest(header, cells[: len(header)])))
+        rows.append(dict(zip_longest(header, cells[: len(header)], fillvalue="")))
         lines.append(line)
-    return RowTable(tuple(header or ()), rows, tuple(ragged), lines=lines)
+    return RowTable(tuple(header or ()), rows, tuple(ragged), say_short(short), lines)
 
 
 MOST_COLUMNS = 10_000  # of a file of rows, of which each row is held by column: a million took 25 s (B19)
@@ -393,7 +405,9 @@ def parse_csv(name: str, data: bytes) -> Document:
     """
     text, odd = decode_text(name, data)
     rows: list[tuple[int, dict[str, str]]] = []
-    for line, read in csv_rows(name, text):
+    read_from_file, short = csv_rows(name, text)
+    odd += say_short(short)
+    for line, read in read_from_file:
         if isinstance(read, str):
             raise DataError(f"{name}: line {line} {read}.")
         rows.append((line, read))
@@ -427,15 +441,19 @@ MAX_ROW_CHARS = 500  # longest row of data, in characters, that is one sentence
 
 def csv_rows(
     name: str, text: str, required: Sequence[str] = (), way_out: str = ""
-) -> list[tuple[int, dict[str, str] | str]]:
+) -> tuple[list[tuple[int, dict[str, str] | str]], list[int]]:
     """Read the rows below a header: the line that each begins on, and its trimmed cells, or why it cannot be read.
 
     With required columns the header is read in lower case.
+
+    Returns:
+        The rows, and the lines of those that lack cells at their end, which are empty.
 
     Raises:
         DataError: The header lacks a required column (the message ends in ``way_out``), has one twice, or is not CSV.
     """
     rows: list[tuple[int, dict[str, str] | str]] = []
+    short: list[int] = []
     header: list[str] = []
     for line, read in _csv_lines(text):
         if isinstance(read, str):
@@ -449,15 +467,17 @@ def csv_rows(
         if not header:
             header = [cell.lower() for cell in cells] if required else cells
             _check_columns(name, header)
-        elif len(cells) != len(header):
+        elif any(cells[len(header) :]):
             rows.append((line, _miscount(cells, header)))
         else:
-            rows.append((line, {column: cell for column, cell in zip(header, cells, strict=True) if column}))
+            short += [line] * (len(cells) < len(header))
+            padded = zip_longest(header, cells[: len(header)], fillvalue="")
+            rows.append((line, {column: cell for column, cell in padded if column}))
     if missing := [column for column in required if column not in header]:
         shown = ", ".join(repr(column[:40]) for column in header[:12]) or "none"
         lacks = f"the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
         raise DataError(f"{name} lacks {lacks}; its columns are {shown}: {way_out}.")
-    return rows
+    return rows, short
 
 
 def _only(name: str, rows: Sequence[tuple[int, Mapping[str, str]]], column: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from kohaku_ray.documents.data.rows import csv_rows
+from kohaku_ray.documents.data.rows import csv_rows, say_short
 from kohaku_ray.documents.formats import DocumentFormat
 from kohaku_ray.documents.model import Attributes, Document, Paragraph, Parsed, Section
 from kohaku_ray.documents.text.content import decode_text, valid_doc_id
@@ -54,11 +54,14 @@ def parse_news(file_id: str, data: bytes) -> Parsed:
     rejects: list[tuple[str, str]] = []
     articles: dict[str, list[_Row]] = {}
     first_lines: dict[str, int] = {}
+    short_of: dict[str, list[int]] = {}
     way_out = "add them (cells may be empty) and separate columns by commas"
     if not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         data = data.replace(b"\0", b"")  # one costs no other article
     text, _ = decode_text(file_id, data)
-    for line, row in csv_rows(file_id, text, COLUMNS, way_out):
+    rows, lines = csv_rows(file_id, text, COLUMNS, way_out)
+    short = frozenset(lines)
+    for line, row in rows:
         try:
             if isinstance(row, str):
                 raise DataError(row)
@@ -69,11 +72,18 @@ def parse_news(file_id: str, data: bytes) -> Parsed:
                     f"par_id {par_id!r} is already used at line {first_lines[par_id]}: give each row its own"
                 )
         except DataError as error:
-            rejects.append((f"{file_id}: line {line}", str(error)))
+            reason = f"{error} (the row has fewer cells than the header)" if line in short else str(error)
+            rejects.append((f"{file_id}: line {line}", reason))
             continue
+        if line in short:
+            short_of.setdefault(read.doc_id, []).append(line)
         first_lines[par_id] = line
         articles.setdefault(read.doc_id, []).append(read)
-    return Parsed(tuple(_document(doc_id, rows) for doc_id, rows in articles.items()), tuple(rejects))
+    documents = (
+        replace(_document(doc_id, paragraphs), odd=say_short(short_of.get(doc_id, ())))
+        for doc_id, paragraphs in articles.items()
+    )
+    return Parsed(tuple(documents), tuple(rejects))
 
 
 def _document(doc_id: str, rows: Sequence[_Row]) -> Document:

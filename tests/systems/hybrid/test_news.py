@@ -161,8 +161,18 @@ def test_broken_quotes_and_wrong_numbers_of_cells_cost_their_row_alone():
     news = parse_news("n.csv", "\n".join([*data, '5,"ouvert']).encode())
     assert [where for where, _ in news.rejects] == ["n.csv: line 3", "n.csv: line 4", "n.csv: line 6"]
     assert "is not CSV" in news.rejects[0][1]
-    assert news.rejects[1][1].startswith("has 4 cells, the header has 10")
+    assert news.rejects[1][1].endswith("(the row has fewer cells than the header)")
     assert [p.attributes["par_id"] for p in paragraphs(news)] == ["1", "3"]
+
+
+def test_a_row_without_its_scores_is_read_and_named():
+    lines = write(row(par_id="1"), row(par_id="2", paragraph_score="", document_score="")).decode().splitlines()
+    assert lines[2].endswith(",,")
+    news = parse_news("n.csv", "\n".join([*lines[:2], lines[2][:-2]]).encode())
+    assert [p.attributes["par_id"] for p in paragraphs(news)] == ["1", "2"]
+    assert [document.odd[0].split(",")[0] for document in news.documents] == [
+        "1 row with fewer cells than the header"
+    ]
 
 
 def test_huge_fields(monkeypatch):
