@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 HIDDEN = "[key]"
 
-_CODE = r"\\+u([0-9a-fA-F]{4})"  # of JSON, also of JSON within JSON
+# Of JSON and of URLs, also of JSON within JSON and of a URL within a URL.
+_CODE = r"\\+u([0-9a-fA-F]{4})|%(?:25)*([0-9a-fA-F]{2})"
 _ESCAPED = re.compile(_CODE)
 _ESCAPE = re.compile(r"\\+[nrtbf]?")
 _PIECE = re.compile(rf"{_CODE}|{_ESCAPE.pattern}|.", re.DOTALL)
@@ -23,7 +24,7 @@ class Redaction:
         self._decoded = [_decode(secret) for secret in self._secrets if secret.isascii() and _decode(secret)]
 
     def __call__(self, text: str) -> str:
-        """Hide secrets, also those with escapes of JSON, or with characters between theirs that cannot be seen."""
+        """Hide secrets, also those with escapes of JSON or a URL, or with characters between that cannot be seen."""
         for secret in self._secrets:
             text = text.replace(secret, HIDDEN)
         decoded = _decode(text)
@@ -35,9 +36,9 @@ class Redaction:
 
 
 def _decode(text: str) -> bytes:
-    """Keep the characters of a text that can be seen and are ASCII, with JSON's escapes resolved."""
-    if "\\" in text:
-        text = _ESCAPE.sub("", _ESCAPED.sub(lambda code: chr(int(code[1], 16)), text) if "\\u" in text else text)
+    """Keep the characters of a text that can be seen and are ASCII, with escapes of JSON and URLs resolved."""
+    if "\\" in text or "%" in text:
+        text = _ESCAPE.sub("", _ESCAPED.sub(lambda code: chr(int(code[1] or code[2], 16)), text))
     return text.encode("ascii", "ignore").translate(None, _UNSEEN)
 
 

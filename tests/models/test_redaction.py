@@ -23,6 +23,15 @@ def test_a_secret_is_hidden_and_all_else_stays(text, written):
     assert Redaction([KEY])(text) == written
 
 
+@check_rows(
+    "spelled",
+    ["sk-Ab%2Fc%2Bd%3D%252F1", "sk-Ab%2fc%2bd%3d%252f1", "sk-Ab%252Fc%252Bd%253D%25252F1", "%73k-Ab/c+d=%2F1"],
+)
+def test_a_secret_in_a_url_is_hidden(spelled):  # 35.4
+    said = f"GET /v1?key={spelled}&n=100%25 failed"
+    assert Redaction(["sk-Ab/c+d=%2F1"])(said) == "GET /v1?key=[key]&n=100%25 failed"
+
+
 ESCAPES = (r"\u001F", r"\uD800", r"\u007f", r"\u0085", r"\u009F", r"\u200b", r"\u0020", r"\u00a0", r"\u000A", r"\uFEFF")
 UNSEEN = "\x00\xad\u180e\u2061\u202e\ufe0f\u3164"
 
