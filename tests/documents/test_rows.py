@@ -218,6 +218,14 @@ def test_a_line_break_without_quotes_is_said():
     assert table.odd == (f"2 rows {CUT} 2 (a line break within a text needs double quotes)",)
 
 
+def test_json_lines_are_refused_at_the_row_with_too_many_columns(monkeypatch):
+    monkeypatch.setattr("kohaku_ray.documents.data.rows.MOST_COLUMNS", 3)
+    assert read_table("q.jsonl", b'{"a": 1, "b": 1}\n{"c": 1}\n', keep_ragged=False).columns == ("a", "b", "c")
+    for data in (b'{"a": 1, "b": 1, "c": 1, "d": 1}\nno json\n', b'{"a": 1, "b": 1}\n{"c": 1, "d": 1}\nno json\n'):
+        with pytest.raises(DataError, match=r"q\.jsonl has 4 columns, at most 3 are read"):
+            read_table("q.jsonl", data, keep_ragged=False)
+
+
 def test_corpora_of_beir_flashrag_and_autorag_are_read_as_they_are():
     beir = {"_id": "d1", "title": "T", "text": "A text."}
     flashrag = {"id": "7", "contents": '"Aaron"\nHe was one.'}

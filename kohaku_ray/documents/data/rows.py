@@ -106,11 +106,14 @@ def read_table(
             raise DataError(f"{name} is not Parquet: {error}") from None
     if suffix in JSON_LINES:
         odd: list[str] = []
-        numbered = list(_json_lines(name, data, rejects, odd))
-        rows = [row for _, row in numbered]
-        columns = tuple(dict.fromkeys(column for row in rows for column in row))
-        _check_columns(name, columns)
-        return RowTable(columns, rows, odd=tuple(odd), lines=[line for line, _ in numbered])
+        columns: dict[str, None] = {}
+        numbered: list[tuple[int, Mapping[str, Any]]] = []
+        for line, row in _json_lines(name, data, rejects, odd):
+            _check_number(name, len(row))  # before its names are gathered
+            columns |= dict.fromkeys(row)
+            _check_number(name, len(columns))
+            numbered.append((line, row))
+        return RowTable(tuple(columns), [row for _, row in numbered], (), tuple(odd), [line for line, _ in numbered])
     if suffix in ("csv", "tsv", ""):
         text, odd_bytes = decode_text(name, data)
         table = _read_cells(name, text, keep_ragged)
