@@ -14,6 +14,7 @@ import pyarrow as pa
 from kohaku_ray.answering.votes import VotesByAgreement
 from kohaku_ray.collection.sources import read_metadata, resolve
 from kohaku_ray.config import Config
+from kohaku_ray.documents.data.rows import read_table
 from kohaku_ray.ensemble.vote import Verdict
 from kohaku_ray.evaluation.metrics import Metric, find_metric
 from kohaku_ray.evaluation.submissions import (
@@ -145,7 +146,8 @@ def _lines(config: Config, blocks: Iterable[Tables], documents: Documents, file:
 def _as_read(rows: Iterable[SubmissionRow], extra: Sequence[str], file: str) -> Iterable[SubmissionRow]:
     text = io.StringIO()
     write_rows(text, rows, extra)
-    return read_submission(file, data=text.getvalue().encode("utf-8", "replace")).rows.values()
+    table = read_table(file, text.getvalue().encode("utf-8", "replace"), keep_ragged=True)
+    return read_submission(file, table=table).rows.values()
 
 
 _COUNTED = ["groups", "group_weights", "n_members", "n_blank"]

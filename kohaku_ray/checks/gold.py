@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from kohaku_ray.collection.documents import describe_rejected_gold, rejected_gold
 from kohaku_ray.collection.sources import document_format, first_of, resolve
 from kohaku_ray.config import Config
+from kohaku_ray.documents.data.rows import RowTable
 from kohaku_ray.documents.find import passed_over
 from kohaku_ray.documents.text.content import default_doc_id
 from kohaku_ray.errors import DataError, KohakuRayError, MetricError
@@ -40,6 +41,7 @@ def check_gold(
     known: Collection[str] | None = None,
     *,
     is_open: bool = False,
+    table: RowTable | None = None,
 ) -> GoldFindings:
     """Check the gold answers of the configured questions.
 
@@ -48,11 +50,12 @@ def check_gold(
         index: What was made of the documents, where there is one.
         known: Their ids (empty: not known). Default: those of the index.
         is_open: Some files may hold many documents, so that ids are only doubted where others are known.
+        table: The file of questions, if it was read.
     """
     metrics = [find_metric(name) for name in config.metrics]
     path = resolve(config.questions.path)
     try:
-        truth, fitting, note = read_gold(path, metrics)
+        truth, fitting, note = read_gold(path, metrics, table)
     except DataError as error:
         reason = str(error).removeprefix(f"{path}: ").replace(f"{os.path.basename(path)} has", "it has", 1)
         return GoldFindings(f", not scored: {reason}")

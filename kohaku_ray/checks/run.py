@@ -16,7 +16,7 @@ from kohaku_ray.checks.deployments import (
 from kohaku_ray.checks.gold import check_gold
 from kohaku_ray.checks.servers import check_servers
 from kohaku_ray.collection.indexes import difference, open_index, parser_note
-from kohaku_ray.collection.sources import check_places, questions_of, read_metadata
+from kohaku_ray.collection.sources import check_places, question_table, questions_of, read_metadata
 from kohaku_ray.config import Config
 from kohaku_ray.errors import IndexMismatchError
 from kohaku_ray.index.store import Index
@@ -89,13 +89,14 @@ def check_run(config: Config, job: str, tell: Tell, *, strict: bool = False) -> 
     check_places(config)
     check_tracking(config)
     odd: list[str] = []
-    questions = questions_of(config, odd)
+    table = question_table(config)
+    questions = questions_of(config, odd, table)
     read_metadata(config.documents.metadata, odd)
     for what in odd:
         tell(f"{job:<7} warning: {what}")
     prompts = config.declaration.prompts(config.prompts)
     index = open_index(config)
-    gold = check_gold(config, index)
+    gold = check_gold(config, index, table=table)
     for problem in gold.problems:
         raise problem
     if gold.lacking:  # what else is odd about them stands beside the score

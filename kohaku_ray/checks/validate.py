@@ -38,6 +38,7 @@ from kohaku_ray.collection.sources import (
     document_format,
     find_sources,
     first_of,
+    question_table,
     questions_of,
     read_metadata,
     resolve,
@@ -127,13 +128,14 @@ def validate(config: Config, *, deep: bool = False) -> Findings:
         lacking = [name for name in metadata if name not in known]
         unmatched = f", {len(lacking)} of them for no document ({first_of(lacking)})" if lacking else ""
         findings.lines.append(f"metadata: {pluralize(len(metadata), 'row')}{unmatched}")
-    questions = findings.of(questions_of, config, odd)
+    table = findings.of(question_table, config)
+    questions = None if table is None else findings.of(questions_of, config, odd, table)
     findings.lines += [f"warning: {what}" for what in odd]
     form = document_format(config)
     many = {*(f".{name}" for name in ROW_SUFFIXES), *(form.suffixes if form is not TEXT else ())}
     # Of a file that may hold many documents only parsing tells their ids.
     is_open = index is None and any(suffix(file) in many for file in files or [])
-    gold = findings.of(check_gold, config, index, known, is_open=is_open)
+    gold = None if table is None else findings.of(check_gold, config, index, known, is_open=is_open, table=table)
     scored_by = ""
     if gold is not None:
         scored_by = gold.scored_by

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from kohaku_ray import sample
 from kohaku_ray.config import Config
-from kohaku_ray.documents.data.rows import ROW_FORMATS, cell_of, check_ids, read_table, suffix_of
+from kohaku_ray.documents.data.rows import ROW_FORMATS, RowTable, cell_of, check_ids, read_table, suffix_of
 from kohaku_ray.documents.find import find_files, links_out, passed_over
 from kohaku_ray.documents.formats import DocumentFormat, find_format
 from kohaku_ray.documents.read import read_bytes
@@ -19,7 +19,7 @@ from kohaku_ray.records import Question
 from kohaku_ray.settings import SAMPLE, check_kept
 from kohaku_ray.store.storage import is_directory, is_file, is_uri, join_path
 from kohaku_ray.store.tables import ANSWER_FILES
-from kohaku_ray.systems.questions import read_questions
+from kohaku_ray.systems.questions import questions_in
 
 _IMAGES = frozenset({"png", "jpg", "jpeg", "gif", "webp", "bmp", "tif", "tiff", "svg", "jp2"})
 _MOST_NAMED = 3
@@ -92,10 +92,17 @@ def read_source(path: str) -> tuple[str, bytes]:
     return where, read_bytes(where)
 
 
-def questions_of(config: Config, odd: list[str] | None = None) -> list[Question]:
-    """Read the questions a run answers; ``odd`` takes what is odd about their file."""
+def question_table(config: Config) -> RowTable:
+    """Read the file of questions, and perhaps of their gold answers."""
     name, data = read_source(config.questions.path)
-    return read_questions(name, data, config.questions.limit, config.declaration.columns, odd)
+    return read_table(name, data, "questions", keep_ragged=False)
+
+
+def questions_of(config: Config, odd: list[str] | None = None, table: RowTable | None = None) -> list[Question]:
+    """Read the questions a run answers, from their ``table`` if it was read; ``odd`` takes what is odd about it."""
+    name, columns = resolve(config.questions.path), config.declaration.columns
+    table = question_table(config) if table is None else table
+    return questions_in(name, table, config.questions.limit, columns, odd)
 
 
 def format_name(config: Config) -> str:

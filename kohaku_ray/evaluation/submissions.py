@@ -158,20 +158,20 @@ def mend_refs(tokens: Iterable[str]) -> tuple[str, ...]:
 
 
 def read_submission(
-    path: str | os.PathLike[str], required: Sequence[str | tuple[str, ...]] = REQUIRED, data: bytes | None = None
+    path: str | os.PathLike[str], required: Sequence[str | tuple[str, ...]] = REQUIRED, table: RowTable | None = None
 ) -> Submission:
     """Read a submission or truth file: CSV, JSON lines or Parquet, by its suffix.
 
     Args:
         path: Path of the file.
         required: Columns it must have; of a tuple, any one.
-        data: Its content; None: it is read.
+        table: Its rows; None: they are read.
 
     Raises:
         DataError: The file cannot be read (see ``read_table``), or lacks a required column.
     """
     name = os.fspath(path)
-    table = read_table(name, read_bytes(name) if data is None else data, keep_ragged=True)
+    table = read_table(name, read_bytes(name), keep_ragged=True) if table is None else table
     header = table.columns
     header = tuple(column if _KNOWN_AS.get(column, column) in header else _KNOWN_AS[column] for column in header)
     if lacking := lacking_columns(header, required):

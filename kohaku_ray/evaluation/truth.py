@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from kohaku_ray.documents.data.rows import RowTable
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import Metric, find_metric
 from kohaku_ray.evaluation.submissions import Submission, lacking_columns, read_submission
@@ -50,15 +51,15 @@ def gold_template() -> str:
     )
 
 
-def read_truth(path: str | os.PathLike[str], metrics: Sequence[Metric]) -> Submission:
-    """Read a truth file, with the columns that some metrics need.
+def read_truth(path: str | os.PathLike[str], metrics: Sequence[Metric], table: RowTable | None = None) -> Submission:
+    """Read a truth file, or take its ``table``, with the columns that some metrics need.
 
     Raises:
         DataError: The file cannot be read, or lacks a column.
     """
     columns = dict.fromkeys(column for metric in metrics for column in metric.truth_columns)
     name = os.fspath(path)
-    truth = read_submission(name, (("id", "question_id"), *columns))
+    truth = read_submission(name, (("id", "question_id"), *columns), table)
     if BLANK not in truth.header:
         return truth
     rows = dict(truth.rows)
@@ -72,8 +73,10 @@ def read_truth(path: str | os.PathLike[str], metrics: Sequence[Metric]) -> Submi
     return replace(truth, rows=rows)
 
 
-def read_gold(path: str | os.PathLike[str], metrics: Sequence[Metric]) -> tuple[Submission, tuple[Metric, ...], str]:
-    """Read a gold file, and choose the metrics that it can be scored by.
+def read_gold(
+    path: str | os.PathLike[str], metrics: Sequence[Metric], table: RowTable | None = None
+) -> tuple[Submission, tuple[Metric, ...], str]:
+    """Read a gold file, or take its ``table``, and choose the metrics that it can be scored by.
 
     Returns:
         The truth; those of the metrics, the headline first, whose columns it has, or if none has gold there, the first
@@ -83,7 +86,7 @@ def read_gold(path: str | os.PathLike[str], metrics: Sequence[Metric]) -> tuple[
         DataError: The file cannot be read.
         NoGoldError: It has no gold answers for any of the metrics; the message names one that it has some for.
     """
-    truth = read_truth(path, ())
+    truth = read_truth(path, (), table)
     fitting = tuple(metric for metric in metrics if not _lacking(truth, metric))
     if fitting and has_gold(truth, fitting):
         return truth, fitting, _left_out(truth, [metric for metric in metrics if metric not in fitting])

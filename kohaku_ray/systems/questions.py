@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import Question
 from kohaku_ray.settings import FilePath, PositiveInt, Settings
 from kohaku_ray.values.read import is_blank
+
+if TYPE_CHECKING:
+    from kohaku_ray.documents.data.rows import RowTable
 
 MAX_QUESTION_CHARS = 200_000  # longest question; encoders, planners and models read it whole
 
@@ -55,11 +59,25 @@ def read_questions(
     columns: QuestionColumns = QuestionColumns(),
     odd: list[str] | None = None,
 ) -> list[Question]:
-    """Read questions from CSV, JSON lines or Parquet.
+    """Read questions from the bytes of a CSV, JSON lines or Parquet; ``name`` tells which (see ``questions_in``)."""
+    # actors know the settings of this module, and read no questions
+    from kohaku_ray.documents.data.rows import read_table
+
+    return questions_in(name, read_table(name, data, "questions", keep_ragged=False), limit, columns, odd)
+
+
+def questions_in(
+    name: str,
+    table: RowTable,
+    limit: int | None = None,
+    columns: QuestionColumns = QuestionColumns(),
+    odd: list[str] | None = None,
+) -> list[Question]:
+    """Take the questions of a table.
 
     Args:
-        name: File name; its suffix decides the format.
-        data: The file's bytes.
+        name: Its file, for messages.
+        table: Its rows.
         limit: How many questions are read, from the first; None: all.
         columns: Which columns hold the question, and which the gold answers.
         odd: Takes what is odd about the file, a line each; None: a job reads what was read and said before.
@@ -68,12 +86,10 @@ def read_questions(
         Questions in the file's order. An empty text is kept: it becomes a row with an error, not a lost row.
 
     Raises:
-        DataError: The file cannot be read or lacks a column, an id is missing or repeated, or a question is too long.
+        DataError: It lacks a column, an id is missing or repeated, or a question is too long.
     """
-    # actors know the settings of this module, and read no questions
-    from kohaku_ray.documents.data.rows import cell_of, check_ids, read_table
+    from kohaku_ray.documents.data.rows import cell_of, check_ids
 
-    table = read_table(name, data, "questions", keep_ragged=False)
     if odd is not None:
         odd += [f"{name}: {what}" for what in table.odd]
     rows = [{column: cell_of(value).strip() for column, value in row.items()} for row in table.rows]

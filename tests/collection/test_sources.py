@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 import pytest
 from kit.rows import check_rows
@@ -163,3 +164,18 @@ def test_every_reader_of_questions_and_metadata_says_what_is_odd_about_them(tmp_
     assert said[0] in capsys.readouterr().out
     said.append(f"{questions}: 2 bytes not in UTF-8: read as Windows-1252")
     assert [line for line in validate(config).lines if "1252" in line] == [f"warning: {line}" for line in said]
+
+
+def test_questions_and_their_gold_answers_are_read_at_once(tmp_path, monkeypatch):
+    questions = tmp_path / "q.csv"
+    questions.write_text("id,question,answer_value,ref_id\nq1,Why?,1,a\nq2,Who?\n")
+    (tmp_path / "a.md").write_text("Some text.")
+    read: list[str] = []
+    for room in ("collection.sources", "evaluation.submissions"):
+        monkeypatch.setattr(f"kohaku_ray.{room}.read_bytes", lambda path: read.append(path) or Path(path).read_bytes())
+    places = [f"run={tmp_path}/run", f"index.path={tmp_path}/index", f"documents.paths=[{tmp_path}/a.md]"]
+    findings = validate(load_config("demo", [*places, f"questions.path={questions}", "documents.metadata=null"]))
+    assert read == [str(questions)]
+    lines = "\n".join(findings.lines)
+    assert f"questions: 2 in {questions}, scored by wattbot" in lines
+    assert f"warning: {questions}: 1 row with fewer cells than the header, read as empty: the first at line 3" in lines

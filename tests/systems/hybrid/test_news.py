@@ -170,9 +170,7 @@ def test_a_row_without_its_scores_is_read_and_named():
     assert lines[2].endswith(",,")
     news = parse_news("n.csv", "\n".join([*lines[:2], lines[2][:-2]]).encode())
     assert [p.attributes["par_id"] for p in paragraphs(news)] == ["1", "2"]
-    assert [document.odd[0].split(",")[0] for document in news.documents] == [
-        "1 row with fewer cells than the header"
-    ]
+    assert [document.odd[0].split(",")[0] for document in news.documents] == ["1 row with fewer cells than the header"]
 
 
 def test_huge_fields(monkeypatch):
