@@ -12,6 +12,7 @@ import re
 import string
 from collections import Counter
 
+from kohaku_ray.documents.data.rows import cell_of
 from kohaku_ray.evaluation.metrics import Metric, OutcomeMarks, Part
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 from kohaku_ray.values.normalise import normalise as normalise_value
@@ -90,14 +91,14 @@ def overlap(truth: str, given: str) -> tuple[float, float]:
 
 
 def gold_texts(truth: SubmissionRow) -> tuple[str, ...]:
-    """The acceptable answers: the cell, or the texts of a JSON list in it."""
+    """The acceptable answers: the cell, or the items of a JSON list in it; of numbers alone it may be a range."""
     if truth.answer.lstrip().startswith("["):
         try:
             items = json.loads(truth.answer)
         except ValueError:
             items = None
-        if isinstance(items, list) and items and all(isinstance(item, str) for item in items):
-            return tuple(items)
+        if isinstance(items, list) and {str} <= {*map(type, items)} <= {str, int, float}:
+            return tuple(map(cell_of, items))
     return (truth.answer,)
 
 

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from kohaku_ray.documents.data.rows import RowTable, cell_of, read_table
 from kohaku_ray.documents.read import read_bytes
@@ -194,7 +194,7 @@ def _submission(name: str, header: tuple[str, ...], table: RowTable) -> Submissi
     n_without_id, are_ragged = 0, frozenset(table.ragged)
     for number, row in enumerate(table.rows):
         values = zip(header, map(row.get, table.columns), strict=True)
-        cells = {column: cell_of(value) for column, value in values if column}
+        cells = {column: cell_of(_as_texts(column, value)) for column, value in values if column}
         question_id = (cells.get("id") or cells.get("question_id") or "").strip()
         if "\0" in question_id:  # of JSON and Parquet; questions refuse it too
             raise DataError(f"{name}: a NUL in the id of row {number + 1}, which no CSV file can hold: remove it")
@@ -207,6 +207,12 @@ def _submission(name: str, header: tuple[str, ...], table: RowTable) -> Submissi
             if number in are_ragged:
                 ragged.append(question_id)
     return Submission(name, header, rows, tuple(doubled), n_without_id, tuple(ragged), table.odd)
+
+
+def _as_texts(column: str, value: Any) -> Any:
+    """Write a list of acceptable answers as texts (``golden_answers: [1912]``): numbers alone would be a range."""
+    is_list = column == "answer" and isinstance(value, list)
+    return [cell_of(item) for item in value if item is not None] if is_list else value
 
 
 def _row(question_id: str, cells: dict[str, str], path: str) -> SubmissionRow:

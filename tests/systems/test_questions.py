@@ -146,3 +146,17 @@ def test_question_files_of_others_are_read_as_they_are_and_gold_is_kept_apart(ro
             truth = read_submission(name, ("id", "answer"), read_table(name, data, keep_ragged=True)).rows["q1"]
             assert gold_texts(truth) == ("Ada", "Ada L.")
             assert gold_refs(truth) == ({"d1"} if "retrieval_gt" in row else set())
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "texts"),
+    [
+        ("q.jsonl", b'{"id": "q1", "golden_answers": [1912, 0.5, "April 1912"]}', ("1912", "0.5", "April 1912")),
+        ("q.jsonl", b'{"id": "q1", "golden_answers": [1912, 1913, null]}', ("1912", "1913")),
+        ("q.csv", b'id,answer\nq1,"[1912, ""April 1912""]"\n', ("1912", "April 1912")),
+        ("q.csv", b'id,answer\nq1,"[3, 4]"\n', ("[3, 4]",)),  # a range
+    ],
+)
+def test_numbers_among_acceptable_answers_are_texts(name, data, texts):
+    table = read_table(name, data, keep_ragged=True)
+    assert gold_texts(read_submission(name, ("id", "answer"), table).rows["q1"]) == texts
