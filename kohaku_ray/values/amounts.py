@@ -24,10 +24,12 @@ _HEDGE = re.compile(
 _SMALL_NUMBERS = "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
 _SMALL_NUMBER = re.compile(rf"^(?:{_SMALL_NUMBERS})(?![^\W_])", re.IGNORECASE)
 _GROUPED = "|".join(rf"[1-9][0-9]{{0,2}}(?:{mark}[0-9]{{3}})+(?:\.[0-9]+)?" for mark in ",' ")
+# One comma behind groups is a decimal one (CodexBar#135, ledger#2545); of 12,5 and 1.300 that is not certain.
+_CONTINENTAL = "|".join(rf"[1-9][0-9]{{0,2}}(?:{mark}[0-9]{{3}})+,[0-9]+" for mark in (r"\.", "'", " "))
 _AMOUNT = re.compile(
     r"(?P<sign>[+-]?)\s*(?P<currency>[a-z]{0,2}[$€£¥₹]|[a-z]{3}(?=[\s0-9]))?\s*(?P<second_sign>[+-]?)(?:"
     r"(?:(?P<whole>[0-9]{1,3}) )?(?P<over>[0-9]{1,9})\s?/\s?(?P<under>[1-9][0-9]{0,8})(?![0-9/])|"
-    rf"(?P<number>{_GROUPED}|{NUMBER}|[0-9]+,[0-9]{{1,2}})(?![0-9])"
+    rf"(?P<number>{_CONTINENTAL}|{_GROUPED}|{NUMBER}|[0-9]+,[0-9]{{1,2}})(?![0-9])"
     r"(?:\s*[x*·]\s*10\s?\^\s?\(?(?P<exponent>[+-]?[0-9]{1,3})\)?)?)(?![0-9])\s*\+?"
     r"(?:[\s-]*(?P<magnitude>thousand|million|billion|trillion)s?(?![a-z]))?"
     r"(?:[\s-]*(?P<unit>(?:[^\W0-9_]|[%‰$€£¥¢°]|/\s*[a-z]).*))?",
@@ -121,7 +123,7 @@ def parse_amount(text: str, asked: Asked) -> Amount | None:
         unit = currency + unit if unit.startswith("/") else f"{currency} {unit}".strip()
     if not math.isfinite(number):
         return None
-    has_comma = "," in (match["number"] or "") and re.fullmatch(_GROUPED, match["number"]) is None
+    has_comma = "," in (match["number"] or "") and re.fullmatch(f"{_GROUPED}|{_CONTINENTAL}", match["number"]) is None
     return Amount(number, scale, unit, match["over"] is not None, has_comma)
 
 
@@ -143,7 +145,10 @@ def _number_of(match: re.Match[str]) -> float:
         if match["over"] is not None:
             return sign * (float(match["whole"] or 0) + int(match["over"]) / int(match["under"]))
         text = match["number"]
-        text = re.sub("[,' ]", "", text) if re.fullmatch(_GROUPED, text) else text.replace(",", ".")
+        if re.fullmatch(_GROUPED, text):
+            text = re.sub("[,' ]", "", text)
+        elif "," in text:
+            text = re.sub("[.' ]", "", text).replace(",", ".")
         return sign * float(text) * 10.0 ** int(match["exponent"] or 0)
     except OverflowError:
         return math.inf

@@ -12,7 +12,6 @@ LONGEST_VALUE = 200
 """Longest value, in characters, that is parsed; a longer one is text."""
 
 _SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
-_SPACED_THOUSANDS = re.compile("(?<=[0-9])[\u00a0\u2000-\u200a\u202f](?=[0-9]{3}(?![0-9]))")
 _TEX = re.compile(r"\\|[\^_]\{|\A\s*\$[^$]+\$\s*\Z")
 _LOOKALIKES = {
     **dict.fromkeys("−⁃˗➖", "-"),
@@ -35,15 +34,15 @@ _JOINT = re.compile(r"(?<=\w)(?:\s*[-_]\s+|\s+|[-_]+)(?=\w)")
 def plain_characters(text: str) -> str:
     r"""Write what looks alike alike: NFKC, dashes, quotes and spaces, ``^`` before an exponent.
 
-    Characters of no width are dropped, a narrow space between digits in groups of three too. TeX is read
-    (``\boxed{42}``, ``$42$``); Markdown's marks around the whole value are dropped.
+    Characters of no width are dropped. TeX is read (``\boxed{42}``, ``$42$``); Markdown's marks around the whole value
+    are dropped.
     """
     if len(text) <= LONGEST_VALUE and _TEX.search(text):
         text = read_tex(text).replace(RAISE, "^").replace(LOWER, "").replace(END, "")
     if not text.isascii():
         text = _SUPERSCRIPT.sub(lambda match: "^" + unicodedata.normalize("NFKC", match[0]), text)
-        text = "".join(map(_plain_character, _SPACED_THOUSANDS.sub("", text)))
-        text = _SPACED_THOUSANDS.sub("", unicodedata.normalize("NFKC", text))
+        text = "".join(map(_plain_character, text))
+        text = unicodedata.normalize("NFKC", text)
         text = "".join(map(_ascii_character, text))
     return " ".join((text.strip("*` \t\r\n") or text).split())
 

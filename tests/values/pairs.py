@@ -96,6 +96,9 @@ EQUAL: Rows = [
     ("quantulum3#45", None, "1990s", ["the 1990s"]),
     ("issue 55, number 10", "USD", "4600000", ["US$ 4.6M", "$4.6 million", "4.6M"]),
     ("languagetool#5333", "percent", "3.5", ["3,5 %"]),
+    ("CodexBar#135, ledger#2545", None, "1234.56", ["1 234,56", "1.234,56", "1'234,56", "1\u202f234,56"]),
+    ("CodexBar#135, ledger#2545", "EUR", "1000.5", ["1.000,50", "1.000,50 EUR", "€1.000,5"]),
+    ("CodexBar#135, ledger#2545", "kg", "[2500,3000.5]", ["2 500,0 to 3 000,5", "2.500,0 - 3.000,5 kg"]),
     ("CONTRIBUTING, What stays", None, "-5", ["−5", "–5", "－5"]),
     (
         "CONTRIBUTING, What stays",
@@ -125,5 +128,6 @@ DIFFERENT: Rows = [
     ("deepconf#15", None, "7", [r"\frac{1}{2}", "$42$", "4.3x"]),
     ("deepconf#15", None, "53%", ["53", "0.53"]),
     ("quantulum3#45", None, "2021-22", ["2023-24", "2023-2024", "[21,2022]", "2021"]),
+    ("CodexBar#135, ledger#2545", "kg", "1300", ["1.300", "1.310,5", "12,5"]),
     ("quantulum3#45", None, "1990s", ["1990", "1990 seconds", "the 1980s"]),
 ]
