@@ -53,15 +53,15 @@ _INVERSION = re.compile(r"-(?:t-)?(?:ce|ci|elles?|ils?|je|là|on|tu)\Z")
 
 
 def tokenise(text: str, language: Language = "en") -> list[str]:
-    """Split a text into search terms: NLTK word tokens, lower-cased, without stop words and bare punctuation.
+    """Split a text into search terms: NLTK word tokens, case-folded, without stop words and bare punctuation.
 
-    Texts are compared in one Unicode form (``one_form``): an accent that is a character of its own, a ligature, a
-    typographic apostrophe and a hyphen that breaks no line are found by the usual ones.
+    Texts are compared in one Unicode form (``one_form``) and without case: an accent that is a character of its own, a
+    ligature, a typographic apostrophe and a hyphen that breaks no line are found by the usual ones, Straße by STRASSE.
 
     French also loses its elisions ("l'énergie" → "énergie") and the pronouns of inversions ("dit-il" → "dit"), and its
     words are stemmed by NLTK's Snowball stemmer.
     """
-    lowered = one_form(text).lower()
+    lowered = one_form(text).casefold()
     if language == "fr":
         lowered = _ELISION.sub("", lowered)
     words = [word.strip(_EDGES) for part in _parts(lowered) for word in _words(part)]

@@ -180,3 +180,4 @@ def test_english_keeps_elisions_and_inversions():
 
 def test_words_are_found_in_any_unicode_form():  # deja-vu#1098
     assert tokenise("Zu\u0308rna\u0308k’s ﬁeld Ａ１００") == tokenise("Zürnäk's field A100")
+    assert tokenise("Große Straße") == tokenise("GROSSE STRASSE") == tokenise("große STRAẞE")
