@@ -83,6 +83,11 @@ class Index:
         """Number of parts that can be opened each on its own."""
         return len(self.manifest["shards"])
 
+    @property
+    def content(self) -> str:
+        """Digest what its shards were built from: equal where it was built again, also elsewhere, from the same."""
+        return digest([shard["content"] for shard in self.manifest["shards"]])
+
     @functools.cached_property
     def layout(self) -> ShardLayout:
         """Where each document's rows are among the shards."""

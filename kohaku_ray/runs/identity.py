@@ -80,7 +80,7 @@ def run_identity(decides: Mapping[str, Any], seed: int) -> str:
 
 def identity_of(config: Config, index: Index) -> str:
     """Digest everything that decides the outputs of a run on an index that is there; see ``output_determinants``."""
-    return run_identity(output_determinants(config, str(index.manifest["build"])), config.seed)
+    return run_identity(output_determinants(config, index.content), config.seed)
 
 
 def model_parts(deployment: Deployment) -> list[Any]:
@@ -148,7 +148,7 @@ def check_replaces(config: Config) -> None:
     own = [key for key in keys if _without_copies(before.get(key)) != _without_copies(after.get(key))]
     keys = [key for key in chosen if key in own] or own
     changes = ", ".join(f"{key} is {shown(before.get(key))} there, {shown(after.get(key))} here" for key in keys[:3])
-    changes = changes or "its settings are these, but its index was built again, or questions or code changed"
+    changes = changes or "its settings are these, but documents, questions or code are others"
     more = f", and {pluralize(len(keys) - 3, 'more key')}" if len(keys) > 3 else ""
     raise ConfigError(
         config.hide(

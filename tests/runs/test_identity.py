@@ -49,6 +49,25 @@ def test_equal_inputs_are_finished_wherever_they_lie(config, tmp_path):
     assert finished_before(other) is None
 
 
+def test_an_index_that_is_built_again_of_the_same_texts_leaves_its_runs_finished(config, tmp_path):
+    """A job that was submitted again, whose folder Ray unpacks elsewhere, was refused for its finished run."""
+    summary, folder = finished_before(config), tmp_path / "unpacked"
+    folder.mkdir()
+    page = folder / "vance2025.md"
+    page.write_text(Path(sample_path("documents/vance2025.md")).read_text())
+    moved = changed(config, "documents", paths=(str(page),))
+    assert summary is not None
+    for again in (False, True):  # over the index that is there, and from nothing
+        if again:
+            shutil.rmtree(config.index.path)
+        index_here(moved)
+        assert finished_before(moved) == summary
+        Run(moved).find()
+    page.write_text(f"{page.read_text()}\nOne line more.\n")
+    index_here(moved)
+    assert finished_before(moved) is None
+
+
 def test_defaults_of_another_version_are_not_called_another_configuration(config):
     """Seven keys that nobody had written were said to differ (users5.md 2.5)."""
     facts = json.loads(Path(config.run, "run.json").read_text())
@@ -82,5 +101,6 @@ def test_where_ray_unpacked_a_job_is_said_of_no_run_that_differs_otherwise(confi
     with pytest.raises(ConfigError, match=r"of another configuration \(kohaku\.top_k is \d+ there, 3 here\)"):
         Run(other).find()
     same = changed(config, "documents", paths=(paths[1],))  # submitted again, after `index` was, too
-    with pytest.raises(ConfigError, match=r"\(its settings are these, but its index was built again, .*: give --again"):
+    others = r"\(its settings are these, but documents, questions or code are others\): give --again"
+    with pytest.raises(ConfigError, match=others):
         Run(same).find()
