@@ -174,7 +174,7 @@ def parse_file(name: str, data: bytes, timeout_s: float | None = None, images: b
 
     def parse() -> Document:
         document = _guarded(name, read)
-        if ending not in (".json", ".csv", ".tsv"):  # whose paragraphs are given; a PDF's table goes over pages as one
+        if ending not in (".json", ".csv", ".tsv"):  # whose paragraphs are given
             document = divide_long(document, divides_tables=ending != ".pdf")
         return _checked(name, document, images)
 

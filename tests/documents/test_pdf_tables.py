@@ -118,15 +118,6 @@ def test_spans_of_rows_are_filled_and_a_row_as_wide_as_the_table_stands_alone():
     ]
 
 
-def test_a_table_that_goes_on_over_a_page_is_one():
-    sheet = begin()
-    rows = [("Model", "Energy, MWh"), *((f"Model {i}", str(1000 + i)) for i in range(6))]
-    grid(sheet, *rows[:4], top=700)
-    sheet.add_page()
-    grid(sheet, rows[0], *rows[4:], top=80)
-    assert sheet.tables()[0] == [[f"Model: Model {i}; Energy, MWh: {1000 + i}" for i in range(6)]]
-
-
 def test_names_in_bold_are_those_of_columns_without_numbers():
     rows = [("Model", "Open", "Small"), ("OPT", "+", "-"), ("GPT-3", "-", "-"), ("BLOOM", "+", "+/-")]
     tables, _ = read(*rows, bold=1)

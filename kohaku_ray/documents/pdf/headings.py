@@ -13,11 +13,9 @@ from kohaku_ray.documents.pdf.paragraphs import SAME_SIZE, Block
 from kohaku_ray.documents.pdf.words import BULLETS, CAPTION, ends_sentence, join_lines
 from kohaku_ray.documents.text.plain import MAX_HEADINGS, PATH
 from kohaku_ray.documents.text.sentences import LEADERS, split_lines, split_sentences
-from kohaku_ray.documents.text.tables import write_rows
 
 HEADING_RATIO = 1.2  # text set larger than the document's median by this factor is a heading
 MAX_HEADING_CHARS = 160  # longest heading of any font size
-MAX_SHIFT = 8.0  # farthest that the parts of a table on two pages lie apart sideways, in points
 LOOK_BACK = 8  # how many blocks, such as a picture and footnotes, may stand between two parts of a paragraph
 MIN_LISTED = 0.5  # least share of a file's own contents list that is found, for it to tell the headings
 Contents = Sequence[tuple[int, str, int]]  # a file's own contents list: level, title and page from 1, as PyMuPDF has it
@@ -159,14 +157,7 @@ def _stands_over(upper: _Heading, lower: _Heading) -> bool:
 
 
 def _add(blocks: list[Block], block: Block) -> None:
-    """Append a block, or its lines to the paragraph or table that it continues across a column or a page."""
-    if block.kind == "table" and blocks and _continues_table(blocks[-1], block):
-        table = blocks[-1]
-        table.cells += block.cells[block.header + 1 :]
-        names = [table.cells[table.header]] if table.header >= 0 else []
-        table.lines += write_rows([*names, *block.cells[block.header + 1 :]], len(names) - 1)
-        table.last_page = block.page
-        return
+    """Append a block, or its lines to the paragraph that it continues across a column or a page."""
     first = block.lines[0]
     if block.kind == "text" and first[:1].islower():  # in the midst of a sentence
         for before in reversed(blocks[-LOOK_BACK:]):
@@ -176,18 +167,6 @@ def _add(blocks: list[Block], block: Block) -> None:
                 continue
             if abs(before.size - block.size) <= SAME_SIZE * block.size and not ends_sentence(before.lines[-1]):
                 before.lines.extend(block.lines)
-                before.last_page = block.page
                 return
             break
     blocks.append(block)
-
-
-def _continues_table(table: Block, block: Block) -> bool:
-    """Whether a table goes on from the page before: the same left edge, as many columns, no caption nor other names."""
-    if table.kind != "table" or block.page != (table.last_page or table.page) + 1:
-        return False
-    if len(table.cells[max(table.header, 0)]) != max(map(len, block.cells)):
-        return False
-    if max(abs(table.box[0] - block.box[0]), abs(table.box[2] - block.box[2])) > MAX_SHIFT or block.caption:
-        return False
-    return block.header < 0 or (table.header >= 0 and block.cells[block.header] == table.cells[table.header])

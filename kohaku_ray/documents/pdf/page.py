@@ -38,8 +38,6 @@ class TextLine:
     size: float = 0.0  # font size of most of its text
     bold: bool = False  # whether most of its text is
     kind: str = "text"  # or ``image`` or ``table``
-    cells: Cells = field(default_factory=list)  # of a table
-    header: int = -1  # which row of a table names its columns
     words: Sequence[tuple[float, float]] = ()  # left and right of each of its words
 
     @property

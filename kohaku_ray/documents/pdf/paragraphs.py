@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 from kohaku_ray.documents.model import Box, Image
@@ -12,7 +12,6 @@ from kohaku_ray.documents.pdf.page import Page, TextLine, around
 from kohaku_ray.documents.pdf.tables import aligned_rows, aligned_table, rows_of, table_line
 from kohaku_ray.documents.pdf.unseen import is_over
 from kohaku_ray.documents.pdf.words import CAPTION, ends_sentence
-from kohaku_ray.documents.text.tables import Cells
 
 SAME_SIZE = 0.1  # largest difference of font sizes in one text, as a share: of 26 files 0.07 changes none, 0.13 three
 MAX_CAPTION_GAP = 40.0  # largest distance of a caption from its picture or table, in points
@@ -31,9 +30,6 @@ class Block:
     caption: list[str] | None = None  # lines of a picture's or table's caption
     name: str = ""  # of a picture or table inside the file: ``p3-img1``
     image: Image | None = None  # pixels of a picture, where images are extracted
-    cells: Cells = field(default_factory=list)  # of a table
-    header: int = -1  # which of its rows names the columns
-    last_page: int = 0  # on which a table or paragraph ends that goes on over pages
 
     @property
     def text(self) -> str:
@@ -141,9 +137,7 @@ def _block(page: Page, members: Sequence[TextLine]) -> Block:
     bold = sum([n for n, line in zip(lengths, members, strict=True) if line.bold]) * 2 > sum(lengths)
     box = page.on_paper(around([line.box for line in members]))
     image = page.extracted.get(first.box) if first.kind == "image" else None
-    block = Block(first.kind, page.number, box, lines, size, bold, image=image)
-    block.cells, block.header = first.cells, first.header
-    return block
+    return Block(first.kind, page.number, box, lines, size, bold, image=image)
 
 
 def caption_gap(box: Box, caption: Box) -> float | None:

@@ -154,7 +154,7 @@ def rows_of(region: Sequence[TextLine]) -> list[list[TextLine]]:
 
 def table_line(cells: Cells, box: Box, header: int) -> TextLine:
     """Make one line of kind ``table`` of a table's cells, empty ones included; ``header`` as in `write_rows`."""
-    return TextLine(*box, "\n".join(write_rows(cells, header)), kind="table", cells=cells, header=header)
+    return TextLine(*box, "\n".join(write_rows(cells, header)), kind="table")
 
 
 def aligned_table(rows: Sequence[TextRow]) -> TextLine:
