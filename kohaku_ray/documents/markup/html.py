@@ -116,8 +116,9 @@ def parse_html(name: str, data: bytes, images: bool = False) -> Document:
     Navigation, footers, scripts, forms, hidden elements and a heading's link to itself are left out, and a paragraph,
     list or table outside an article that is short links alone, which stays where nothing else is there.
     Headings make sections, titled with the headings above them; a list and a table are one paragraph each,
-    preformatted text is divided at blank lines; a table's row reads ``column: value; …``, a definition ``term:
-    text``. Formulas are read as `formulas` writes them, raised characters as `raised` does; deleted text is left out.
+    preformatted text is divided at blank lines; a table's row reads ``column: value; …``, where also first rows in bold
+    name the columns, a definition ``term: text``. Formulas are read as `formulas` writes them, raised characters as
+    `raised` does; deleted text is left out.
     An image is an attachment with its figure's caption, else its alternative text. Description, author, date and
     canonical URL are the metadata. With ``images`` also images without a caption are kept, with their address, to be
     read later.
@@ -192,11 +193,12 @@ def _shown(text: str) -> str:
 
 @dataclass
 class _Table:
-    """A table being read: its rows, how many of the first are its head, and what the cell round it holds."""
+    """A table being read: its rows, how many of the first are its head or in bold, and what the cell round it holds."""
 
     rows: list[list[TableCell]] = field(default_factory=list)
     caption: str = ""
     n_head: int = 0
+    n_bold: int = 0
     outer: tuple[_Table, list[str]] | None = None
 
 
@@ -209,6 +211,8 @@ class _Reader:
         self._terms: list[str] = []  # of a list of definitions, before the text that defines them
         self._articles = 0  # how many <main> and <article> are open
         self._in_link = False
+        self._bold = 0  # how many <b> and <strong> are open
+        self._is_plain = False  # whether the row being read has text that is not bold
         self._n_links = self._link_chars = self._n_chars = 0  # since the last paragraph
         self._menus: list[Paragraph] = []  # paragraphs outside an article that are short links alone
         self._waiting: list[Paragraph] = []  # images inside a list or table, which come after it
@@ -261,6 +265,8 @@ class _Reader:
         if tag == "a":
             self._in_link = step > 0 and "href" in attributes  # a place is no link
             self._n_links += self._in_link
+        elif tag in ("b", "strong"):
+            self._bold += step
         elif tag in ("main", "article") or attributes.get("role") == "main":
             self._articles += step
 
@@ -277,6 +283,7 @@ class _Reader:
         if text.isspace():  # behind the marker of an item it would end the item's first line
             self._parts += [" "] * (not (self._parts and self._parts[-1].endswith(("\n", "- ", ". "))))
             return
+        self._is_plain = self._is_plain or not self._bold
         self._parts.append(_SPACES.sub(" ", text))
 
     def _open(self, tag: str, attributes: Mapping[str, str | None]) -> None:
@@ -295,6 +302,7 @@ class _Reader:
                 self._parts = []
             elif tag == "tr":
                 self._table.rows.append([])
+                self._is_plain = False
             elif tag in ("td", "th", "caption"):
                 self._parts.clear()
             elif tag != "dd":
@@ -369,12 +377,16 @@ class _Reader:
             table.rows[-1].append((self._taken(), *spans, tag == "th"))
         elif tag == "caption":
             table.caption = self._taken()
+        elif tag == "tr":
+            is_bold = not self._is_plain and any(cell[0] for cell in table.rows[-1])
+            table.n_bold += is_bold and table.n_bold == len(table.rows) - 1
         elif tag == "thead":
             table.n_head = table.n_head or len(table.rows)
         elif tag != "table":
             self._parts.append(" ")
         elif table.outer is not None:
             self._table, self._parts = table.outer
+            self._is_plain = True
             rows = [[cell[0] for cell in row if cell[0]] for row in table.rows]
             if sum(map(bool, rows)) > 1 and max(map(len, rows)) > 1:
                 self._waiting += _table_paragraphs(table)
@@ -481,7 +493,8 @@ def _table_paragraphs(table: _Table) -> list[Paragraph]:
     is_one_column = max((sum(bool(cell[0]) for cell in row) for row in table.rows), default=0) < 2
     if is_one_column:
         return [Paragraph(text, split_sentences(text)) for text in (table.caption, *texts) if text]
-    lines = write_table(table.rows, table.n_head)
+    n_bold = table.n_bold if table.n_bold < len(table.rows) else 0
+    lines = write_table(table.rows, table.n_head or n_bold)
     text = "\n".join([table.caption, *lines] if table.caption else lines)
     return [Paragraph(text, split_lines(text), attachment=Attachment("table", None, table.caption or None))]
 

@@ -117,18 +117,16 @@ def _block(
     above, last = (several[0], several[-1]) if several else (0, -1)
     caption = "<br>".join(_text(cells[row, column]) for row, filled in lines[:above] for column in filled)
     if several:
-        table, is_names = [], True
-        for row, filled in lines[above : last + 1]:
-            is_names = is_names and row != lines[last][0] and all(bool(cells[row, column].font.b) for column in filled)
-            table.append(
-                [
-                    (_text(cells[row, column]), *spans.get((row, column), (1, 1)), is_names)
-                    if column in filled
-                    else ("", 1, 1, is_names)
-                    for column in columns
-                    if column in filled or column not in by_row[row]
-                ]
-            )
+        table = [
+            [
+                (_text(cells[row, column]), *spans.get((row, column), (1, 1)), False)
+                if column in filled
+                else ("", 1, 1, False)
+                for column in columns
+                if column in filled or column not in by_row[row]
+            ]
+            for row, filled in lines[above : last + 1]
+        ]
         yield html_table(table, caption)
     for row, filled in lines[last + 1 :]:
         yield from (f"<p>{_text(cells[row, column])}</p>" for column in filled)
@@ -136,6 +134,11 @@ def _block(
 
 def _text(cell: Any) -> str:
     """What a cell holds, as HTML."""
+    source = _value(cell)
+    return f"<b>{source}</b>" if cell.font.b else source
+
+
+def _value(cell: Any) -> str:
     value = cell.value
     if isinstance(value, bool):
         return str(value).upper()

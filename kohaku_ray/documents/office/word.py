@@ -27,9 +27,6 @@ p[style-name='TOC Heading'] => !
 p[style-name='table of figures'] => !
 """
 _CONTENTS = re.compile(r"toc .*|table of figures", re.IGNORECASE)
-_FIRST_ROW = re.compile(r"<table>(<tr>.*?</tr>)", re.DOTALL)
-_CELL = re.compile(r"<td[^>]*>(.*?)</td>", re.DOTALL)
-_BOLD = re.compile(r"(?:<p>)?(?:<strong>.*</strong>)?(?:</p>)?", re.DOTALL)
 _BACK = re.compile(r' ?<a href="#(?:foot|end)note-ref-[^"]*">↑</a>')
 _FILE_ALONE = re.compile(f'alt="{FILE_ALONE.pattern}"', re.IGNORECASE)
 _NUMBERED = re.compile(r'<li><a id="item-number-(\d+)"></a>')
@@ -57,18 +54,10 @@ def parse_docx(name: str, data: bytes) -> Document:
     counts["image"] = source.count("<img ")
     source = _NUMBERED.sub(r'<li value="\1">', source)
     source = _FORMULA.sub(lambda mark: formulas.get(mark[0], mark[0]), _FILE_ALONE.sub('alt=""', _BACK.sub("", source)))
-    drafts = read_fragment(name, _FIRST_ROW.sub(_name_columns, source))
+    drafts = read_fragment(name, source)
     title = fragment_title(drafts) or default_doc_id(name)
     dropped = tuple(pluralize(n, noun) for noun, n in counts.items() if n)
     return Document(default_doc_id(name), title, finish(drafts, title), dropped=dropped)
-
-
-def _name_columns(match: re.Match[str]) -> str:
-    """Mark a first row in bold as names of columns: mammoth marks only the rows that Word repeats on each page."""
-    row, cells = match[1], _CELL.findall(match[1])
-    if cells and any(cells) and all(_BOLD.fullmatch(cell) for cell in cells):
-        row = row.replace("<td", "<th").replace("</td>", "</th>")
-    return f"<table>{row}"
 
 
 def _prepare(file: io.BytesIO, counts: Counter[str], formulas: dict[str, str]) -> io.BytesIO:
