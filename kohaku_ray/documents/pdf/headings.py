@@ -57,16 +57,11 @@ def body_size(blocks: Sequence[Block]) -> float:
 
 
 def title_blocks(blocks: Sequence[Block], body: float) -> list[Block]:
-    """The largest text in the first page's upper blocks: the title, in one or several consecutive blocks."""
-    first = [block for block in blocks if block.page == blocks[0].page and block.kind == "text"] if blocks else []
-    titles = [
-        block
-        for block in first
-        if len(block.text) <= 2 * MAX_HEADING_CHARS and block.text[-1] not in ".,;" and _HAS_WORD.search(block.text)
-    ]
-    if not titles:
+    """The largest text of the first page: the title, in one or several consecutive blocks."""
+    first = [block for block in blocks if block.page == blocks[0].page and block.kind == "text"]
+    if not first:
         return []
-    largest = max(block.size for block in titles)
+    largest = max(block.size for block in first)
     # below the ratio of a heading, as titles of reports: 1.09 to 1.2 decide alike
     if largest < 1.15 * body or (len(first) > 1 and largest == min(block.size for block in first)):
         return []
