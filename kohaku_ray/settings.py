@@ -199,8 +199,8 @@ def check_working_directory() -> None:
     except FileNotFoundError:
         if _IN_RAY_JOB in os.environ:
             raise ConfigError(
-                "the job's copy of the working directory was removed: Ray unpacks it anew where two nodes share a "
-                "host, or once no process uses it: submit the job again, which goes on from what is recorded"
+                "the job's copy of the working directory was removed, by a second node on this machine that has the "
+                "same --temp-dir, or once no process used it: submit the job again, which goes on from what is recorded"
             ) from None
         raise ConfigError(
             "the working directory was removed: change to one that is there (cd), then start again"

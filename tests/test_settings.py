@@ -1,6 +1,9 @@
+import re
+
 import pytest
 from kit.rows import check_rows
 
+from kohaku_ray.cli import main
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.settings import check_working_directory, find_secrets, shown_path
 
@@ -33,11 +36,15 @@ def test_paths_are_shown_as_they_were_given_and_none_of_a_working_copy(tmp_path,
     assert shown_path("/data/docs") == "/data/docs"
 
 
-def test_in_a_ray_job_a_removed_working_directory_is_answered_by_submitting_again(tmp_path, monkeypatch):
+def test_in_a_ray_job_a_removed_working_directory_is_answered_by_submitting_again(tmp_path, monkeypatch, capsys):
+    """Of two nodes with one --temp-dir the second removed a job's files while it started: a traceback."""
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")  # as Ray sets it
-    with pytest.raises(ConfigError, match=r"copy of the working directory was removed: Ray unpacks .*: submit the job"):
+    removed = r"copy of the working directory was removed, by a second node .*: submit the job again"
+    with pytest.raises(ConfigError, match=removed):
         check_working_directory()
+    assert main(["score", "runs/mine", "--truth", "gold.csv"]) == 2
+    assert re.search(removed, capsys.readouterr().err), "it is said, not which file it had then"

@@ -70,14 +70,28 @@ def _run_command(given: list[str]) -> int:
             for outcome in [returned] if isinstance(returned, Outcome) else returned:
                 print_summary(outcome.line, outcome.as_json(arguments.name, arguments.hide))
                 code = max(code, outcome.code)
-        except KohakuRayError as error:
+        except (KohakuRayError, FileNotFoundError) as failed:
             if is_interrupted():
                 raise
+            error = _cause_of(failed)
             code = BAD_CONFIG if is_mistake(error) else FAILED
             print_error(f"kohaku-ray: {arguments.hide(str(error))}")
             if arguments.json:
                 print_summary("", failure(arguments.name, error, code, arguments.hide))
     return code
+
+
+def _cause_of(error: KohakuRayError | FileNotFoundError) -> KohakuRayError:
+    """Return what is to be said: that the working directory was removed meanwhile, where it was, or the error."""
+    from kohaku_ray.settings import check_working_directory  # which imports pydantic
+
+    try:
+        check_working_directory()
+    except KohakuRayError as removed:
+        return removed
+    if isinstance(error, FileNotFoundError):
+        raise error
+    return error
 
 
 def _end_interrupted() -> NoReturn:
