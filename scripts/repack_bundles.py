@@ -63,6 +63,8 @@ def repack(path: str, index_path: str) -> list[str]:
         manifest, index = unpack(path, home), Index.open(index_path)
         if Path(home, "index").is_dir():
             raise DataError(f"{path} holds its index: bundle its run anew")
+        # Before the run: it may write vectors of queries beside the ledger.
+        kept = [file for folder in ("inputs", "ledger") for file in Path(home, folder).rglob("*") if file.is_file()]
         recorded = EncodersAgain(RecordedEncoders.read(f"{home}/{RECORDED}"))
         replies = RecordedReplies(SegmentStore(f"{home}/ledger").load(lambda _: True).entries)
         was, config = RunDirectory(f"{home}/run"), configure_replay(path, home, manifest, index_path)
@@ -78,7 +80,6 @@ def repack(path: str, index_path: str) -> list[str]:
         sums = {key: Directory(now.path).checksum(key) for key in facts["checksums"]}
         facts["checksums"] |= {key: checksum for key, checksum in sums.items() if checksum}
         now.write_text("run.json", json.dumps({**facts, "checksum": facts_checksum(facts)}, indent=2))
-        kept = [file for folder in ("inputs", "ledger") for file in Path(home, folder).rglob("*") if file.is_file()]
         files = outputs_of(now, config, with_text=False) | {RECORDED: recorded.as_parquet()}
         files |= {file.relative_to(home).as_posix(): file.read_bytes() for file in kept}
         write_bundle(path, manifest.model_copy(update={"index": identify_index(index)}), files)
