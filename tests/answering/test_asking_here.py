@@ -176,10 +176,14 @@ def test_replies_are_written_while_others_are_waited_for(tmp_path):
 def test_an_interrupt_ends_what_is_waited_for():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has it ignored
     began = time.monotonic()
-    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+
+    async def interrupted() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(30)
+
     try:
         with pytest.raises(KeyboardInterrupt):
-            run_apart(asyncio.sleep(30))
+            run_apart(interrupted())
     finally:
         signal.signal(signal.SIGINT, before)
     assert time.monotonic() - began < 10

@@ -164,7 +164,8 @@ def test_a_ray_that_does_not_start_is_started_once_more_and_nothing_of_it_is_ope
     first_line, *_ = own_ray.own_lines(error)
     assert "timed out during startup): starting it once more" in first_line
     assert not door.exists()
-    assert not psutil.wait_procs(children, timeout=20)[1], "those of both tries end with the job"
+    # Ray's agents see that their raylet ended when they have imported all: a minute on a machine with ten other jobs.
+    assert not psutil.wait_procs(children, timeout=120)[1], "those of both tries end with the job"
 
 
 @pytest.mark.slow

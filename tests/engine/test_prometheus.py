@@ -63,11 +63,19 @@ def scrape() -> Counter[tuple[str, str]]:
     return total
 
 
+def scrape_settled() -> Counter[tuple[str, str]]:
+    """Scrape when nothing more of earlier tests arrives: by RAY_metrics_report_interval_ms of conftest.py, or later."""
+    now = scrape()
+    while True:
+        before, _ = now, time.sleep(5)
+        if (now := scrape()) == before:
+            return now
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_a_node_exports_the_numbers_of_a_run(run_answer, sample_config):
-    time.sleep(5)  # what earlier tests counted arrives late, by RAY_metrics_report_interval_ms of conftest.py
-    before = scrape()
+    before = scrape_settled()
     config = sample_config("deployments.metered={kind: extractive}", "model=metered", "questions.limit=6")
     first = run_answer(config)
     second = run_answer(config)

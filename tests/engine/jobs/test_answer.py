@@ -341,8 +341,10 @@ def test_a_budget_ends_the_asking_and_a_larger_one_goes_on(
 ):
     monkeypatch.setattr(answer_job, "run_answer", run_answer)
 
-    delays = [0.3]  # seconds per call while the budget is to end; the rest need not wait
-    with FakeOpenAI(lambda index, body: Action(delay_s=delays[-1])) as server:
+    # Seconds per call while the budget is to end; the rest need not wait. What follows its end takes longer: a busy
+    # machine may see it late.
+    delays = [0.3]
+    with FakeOpenAI(lambda index, body: Action(delay_s=delays[-1] * (1 if index < 20 else 5))) as server:
         flags = ["ensemble.members=3", "deployments.fake.max_ongoing=2"]
         config = sample_config(*fake(server), *flags, "questions.limit=30", "budget.tokens=2_000")
         keep_up(config.used_deployments)

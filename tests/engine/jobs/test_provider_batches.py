@@ -86,7 +86,7 @@ def test_a_run_whose_machine_is_killed_while_a_batch_is_under_way_pays_each_line
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_the_runs_of_a_sweep_share_their_files(cluster, tmp_path):
+def test_the_runs_of_a_sweep_share_their_files(cluster, tiny_encoder, tmp_path):
     whole = {"gather_s": 4.0, "poll_s": 0.2}
     with FakeOpenAI(batches=FakeBatches()) as server:
         batches = server.batches
@@ -97,6 +97,7 @@ def test_the_runs_of_a_sweep_share_their_files(cluster, tmp_path):
             "ledger.path": f"{tmp_path}/ledger",
             "ensemble.members": 2,
             "cluster.retriever.replicas": 1,
+            "index.encoder.model": tiny_encoder,
         }
         tables = [{"name": "depth", "axes": {"kohaku.top_k": [4, 8]}}]
         values = {"base": ["paper"], **places, "seeds": [0], "tables": tables, "set": common}

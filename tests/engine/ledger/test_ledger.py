@@ -54,7 +54,7 @@ def _script(index, body):
     if "forbidden" in text:
         return Action(400, {"error": {"message": "no"}})
     if "laggard" in text and body["seed"] == 1:
-        ON_DISK.wait(30)
+        ON_DISK.wait(300)
     return Action(delay_s=0.3) if "slow" in text else None
 
 

@@ -43,9 +43,11 @@ def ask_all(*outcomes):
 
 
 def test_replies_come_in_order_with_their_own_seconds():
+    began = time.monotonic()
     outcomes, seconds = zip(*ask_all("a", "b", "c"), strict=True)
+    took_s = time.monotonic() - began
     assert [reply.text for reply in outcomes] == ["a", "b", "c"]
-    assert 0 <= seconds[0] < seconds[1] < seconds[2] < 1
+    assert 0 <= seconds[0] < seconds[1] < seconds[2] <= took_s
 
 
 def test_an_error_stands_in_its_replys_place():
