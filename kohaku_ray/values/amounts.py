@@ -23,14 +23,14 @@ _HEDGE = re.compile(
 # Of the gold answers of 2026 (q122) and of reports (deepconf#15).
 _SMALL_NUMBERS = "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
 _SMALL_NUMBER = re.compile(rf"^(?:{_SMALL_NUMBERS})(?![^\W_])", re.IGNORECASE)
-_GROUPED = "|".join(rf"[1-9][0-9]{{0,2}}(?:{mark}[0-9]{{3}})+(?:\.[0-9]+)?" for mark in ",' ")
+_GROUPED = "|".join(rf"[1-9][0-9]{{0,2}}(?:{mark}[0-9]{{3}})+(?:\.[0-9]+)?" for mark in ", ")
 # One comma behind groups is a decimal one (CodexBar#135, ledger#2545); of 12,5 and 1.300 that is not certain.
-_CONTINENTAL = "|".join(rf"[1-9][0-9]{{0,2}}(?:{mark}[0-9]{{3}})+,[0-9]+" for mark in (r"\.", "'", " "))
+_CONTINENTAL = "|".join(rf"[1-9][0-9]{{0,2}}(?:{mark}[0-9]{{3}})+,[0-9]+" for mark in (r"\.", " "))
 _AMOUNT = re.compile(
     r"(?P<sign>[+-]?)\s*(?P<currency>[a-z]{0,2}[$€£¥₹]|[a-z]{3}(?=[\s0-9]))?\s*(?P<second_sign>[+-]?)(?:"
-    r"(?:(?P<whole>[0-9]{1,3}) )?(?P<over>[0-9]{1,9})\s?/\s?(?P<under>[1-9][0-9]{0,8})(?![0-9/])|"
+    r"(?P<over>[0-9]{1,9})\s?/\s?(?P<under>[1-9][0-9]{0,8})(?![0-9/])|"
     rf"(?P<number>{_CONTINENTAL}|{_GROUPED}|{NUMBER}|[0-9]+,[0-9]{{1,2}})(?![0-9])"
-    r"(?:\s*[x*·]\s*10\s?\^\s?\(?(?P<exponent>[+-]?[0-9]{1,3})\)?)?)(?![0-9])\s*\+?"
+    r"(?:\s*[x*·]\s*10\s?\^\s?(?P<exponent>[+-]?[0-9]{1,3}))?)(?![0-9])"
     r"(?:[\s-]*(?P<magnitude>thousand|million|billion|trillion)s?(?![a-z]))?"
     r"(?:[\s-]*(?P<unit>(?:[^\W0-9_]|[%‰$€£¥¢°]|/\s*[a-z]).*))?",
     re.IGNORECASE | re.DOTALL,
@@ -120,7 +120,7 @@ def parse_amount(text: str, asked: Asked) -> Amount | None:
             return None
         if (suffix := _SUFFIX.match(unit)) is not None:  # $2.5M
             scale, unit = _SUFFIXES[suffix[1].lower()], unit[suffix.end() :]
-        unit = currency + unit if unit.startswith("/") else f"{currency} {unit}".strip()
+        unit = f"{currency} {unit}".strip()
     if not math.isfinite(number):
         return None
     has_comma = "," in (match["number"] or "") and re.fullmatch(f"{_GROUPED}|{_CONTINENTAL}", match["number"]) is None
@@ -143,12 +143,12 @@ def _number_of(match: re.Match[str]) -> float:
     sign = -1.0 if "-" in match["sign"] + match["second_sign"] else 1.0
     try:
         if match["over"] is not None:
-            return sign * (float(match["whole"] or 0) + int(match["over"]) / int(match["under"]))
+            return sign * int(match["over"]) / int(match["under"])
         text = match["number"]
         if re.fullmatch(_GROUPED, text):
-            text = re.sub("[,' ]", "", text)
+            text = re.sub("[, ]", "", text)
         elif "," in text:
-            text = re.sub("[.' ]", "", text).replace(",", ".")
+            text = re.sub("[. ]", "", text).replace(",", ".")
         return sign * float(text) * 10.0 ** int(match["exponent"] or 0)
     except OverflowError:
         return math.inf
@@ -189,7 +189,7 @@ def _find_own(unit: str, asked: Asked) -> Unit | None:
     if words_of(unit) == words_of(asked.rest):
         return asked.base
     is_kelvin = is_letter and asked.dimension.startswith("temperature")  # js-abbreviation-number#16: K is no thousand
-    if suffix is None or is_kelvin or _SUFFIX.match(unit, suffix.end()):
+    if suffix is None or is_kelvin:
         return None
     after = unit[suffix.end() :]
     base = _find_own(after, asked) if after else asked.base

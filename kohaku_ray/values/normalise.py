@@ -24,7 +24,6 @@ from kohaku_ray.values.spelling import LONGEST_VALUE, plain_characters, text_key
 TOLERANCE = 1e-3
 """Two numbers are one answer when they differ by at most this share of the larger one."""
 
-_SLACK = 1.0 + 1e-9  # a converted value may miss the bound by a rounding error
 _BRACKETED = re.compile(r"([\[({]\s*(.*?)\s*[\])}])\s*([^\[\](){}]*)", re.DOTALL)
 _SEPARATED = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _OPENING = re.compile(r"(?:from|between)\s+", re.IGNORECASE)
@@ -177,7 +176,7 @@ def same(first: Value, other: Value) -> bool:
         return False
     if first.kind == "list":
         return len(first.items) == len(other.items) and all(map(same, first.items, other.items))
-    tolerance = 0.0 if _is_years(first) and _is_years(other) else TOLERANCE * _SLACK
+    tolerance = 0.0 if _is_years(first) and _is_years(other) else TOLERANCE
     pairs = zip(first.numbers, other.numbers, strict=True)
     return all(abs(a - b) <= tolerance * max(abs(a), abs(b)) for a, b in pairs)
 
