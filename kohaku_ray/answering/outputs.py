@@ -187,15 +187,14 @@ def best_quotes(trace: pa.Table, answers: pa.Table, system: System, n_chars: int
 
     Of that step those attempts are read that gave an answer: a retry that failed is in the trace, too.
     """
-    import polars as pl
-
-    columns = ["question_id", "doc_id", "text", "step", "attempt"]
-    steps = pl.DataFrame(trace.select(columns)).filter(pl.col("doc_id").is_not_null())
-    if system.quote_step:
-        answered = pl.DataFrame(answers.select(["question_id", "attempt"]))
-        steps = steps.filter(step=system.quote_step).join(answered, on=["question_id", "attempt"], how="semi")
-    first = steps.unique(["question_id", "doc_id"], keep="first", maintain_order=True)
-    return {(question, doc): " ".join(text.split())[:n_chars] for question, doc, text, *_ in first.iter_rows()}
+    answered = set(zip(answers["question_id"].to_pylist(), answers["attempt"].to_pylist(), strict=True))
+    columns = ("question_id", "doc_id", "text", "step", "attempt")
+    first: dict[tuple[str, str], str] = {}
+    for question, doc, text, step, attempt in zip(*(trace[name].to_pylist() for name in columns), strict=True):
+        is_quoted = not system.quote_step or (step == system.quote_step and (question, attempt) in answered)
+        if doc is not None and is_quoted:
+            first.setdefault((question, doc), text)
+    return {key: " ".join(text.split())[:n_chars] for key, text in first.items()}
 
 
 def _rows_of(table: pa.Table) -> list[dict[str, Any]]:

@@ -6,10 +6,9 @@ distance, 0.65 s and 31 MiB per encoder, and datasets for its trainers and, wher
 the model's card, 0.6 s and 85 MiB. transformers imports scipy.optimize for the losses of detectors, 0.4 s, and torch's
 compiler for decorators and its tensors on several GPUs, 470 modules: on a busy machine a model loaded, torch being
 there, in 2.8 instead of 4.7 s of CPU. torch asks whether a shape of known numbers is as it should be, for which it
-imports sympy; without that and sentence-transformers' scipy.sparse, 640 modules, a process that encodes one query takes
-3.5 instead of 4.1 s of CPU. On the demo, `index` and `answer` twice with and without the first two, all processes took
-62 and 70 instead of 71 and 72 s of CPU, and Ray's workers 2,703 and 2,762 instead of 2,935 and 2,936 MiB
-of their own.
+imports sympy; without, 480 modules, a process that encodes one query takes 3.9 instead of 4.6 s of CPU (load 21). On
+the demo, `index` and `answer` twice with and without the first two, all processes took 62 and 70 instead of 71 and 72 s
+of CPU, and Ray's workers 2,703 and 2,762 instead of 2,935 and 2,936 MiB of their own.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from typing import Any
 _LOCK = threading.Lock()
 _CORPORA = "nltk.corpus"  # readers of data that is not there; stemmers import them for their word lists
 _DECORATORS = ("allow_in_graph", "assume_constant_result", "disable")
-_NOT_ENCODING = ("sklearn", "sklearn.metrics", "datasets", "scipy.optimize", "scipy.sparse")
+_NOT_ENCODING = ("sklearn", "sklearn.metrics", "datasets", "scipy.optimize")
 _OF_SHAPES: dict[str, Any] = {
     **dict.fromkeys(("expect_true", "guard_or_false", "guard_or_true", "guard_size_oblivious"), lambda value: value),
     "guarding_hint_or_throw": lambda value: value,
@@ -96,10 +95,10 @@ def nltk_module(name: str) -> Any:
 def for_encoding_alone() -> Iterator[None]:
     """Import sentence-transformers and load its models without scikit-learn, datasets and torch's compiler.
 
-    Nor scipy's sparse matrices and optimize, whose names are None as those of the first two; a later import imports the
-    real ones. Neither sympy: shapes are known. The compiler is not told what to leave alone, and transformers, where
-    this imports it, takes torch for one without its distributed part: an encoder is one process. Code of a model's own,
-    which may need them, is loaded outside.
+    Nor scipy.optimize, whose names are None as those of the first two (scipy.sparse stays: other threads search by it
+    meanwhile); a later import imports the real ones. Nor sympy: shapes are known. The compiler is not told what to
+    leave alone, and transformers, where this imports it, takes torch for one without its distributed part: an encoder
+    is one process. Code of a model's own, which may need them, is loaded outside.
     """
     with _LOCK:
         there = {name.partition(".")[0] for name in _NOT_ENCODING if name in sys.modules}

@@ -54,7 +54,7 @@ ANSWER_JOB = "from kohaku_ray.engine.jobs.answer import run_answer"
         (VOTER, {*SLOW, *PARSERS, "kohaku_ray.config", "kohaku_ray.index.store", "ray.serve"}),
         (RETRIEVER, {*SLOW - {"httpx"}, *PARSERS, "ray.serve"}),
         (REMOTE, {*SLOW - {"fastapi", "httpx"}, *PARSERS}),  # Serve imports the first
-        (ENCODER, {"datasets", "pandas", "scipy", "sklearn", "sympy"} | {f"torch.{name}" for name in OF_TORCH}),
+        (ENCODER, {"datasets", "pandas", "sklearn", "sympy"} | {f"torch.{name}" for name in OF_TORCH}),
         (ANSWER_JOB, {*SLOW - {"httpx"}, *PARSERS, "ray.data", "ray.serve"}),
     ],
     ids=[
