@@ -5,7 +5,6 @@ import pytest
 from kit.trees import sentences as sentences_of
 
 from kohaku_ray.documents.parse import parse_documents, parse_file
-from kohaku_ray.documents.text.sentences import split_sentences
 
 ENTRIES = [f"{i // 4 + 1}.{i % 4 + 1} Section about subject {i} " for i in range(24)]
 
@@ -29,17 +28,6 @@ def sentences(document):
 def test_an_entry_of_a_contents_page_is_one_sentence_without_its_leaders(leader):
     texts = sentences(parse_file("manual.pdf", contents_page(leader)))
     assert texts == [f"{entry}… {i + 3}" for i, entry in enumerate(ENTRIES)]
-
-
-def test_an_entry_of_contents_in_plain_text_is_one_sentence():
-    text = (
-        "1 Introduction . . . . . . . . 1\n2 A title that runs over\nits line . . . . . . . iv\n3 Results ........ 12"
-    )
-    assert [text[span.start : span.end] for span in split_sentences(text)] == [
-        "1 Introduction . . . . . . . . 1",
-        "2 A title that runs over\nits line . . . . . . . iv",
-        "3 Results ........ 12",
-    ]
 
 
 def test_what_has_neither_letter_nor_digit_is_no_sentence_and_is_counted():

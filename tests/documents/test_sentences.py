@@ -111,7 +111,6 @@ def test_chinese_full_stops_split_without_spaces():
         ("a) one\nb) two", ["a) one", "b) two"]),
         ("[1] A report\n[2] A book", ["[1] A report", "[2] A book"]),
         ("as given in Table\n3. The rest", ["as given in Table\n3.", "The rest"]),
-        ("as given in Fig.\n3) and so on", ["as given in Fig.\n3) and so on"]),
         ("the range of 4\n- 5 kWh", ["the range of 4\n- 5 kWh"]),
     ],
 )

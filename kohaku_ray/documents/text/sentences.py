@@ -81,10 +81,7 @@ _BULLET = re.compile(r"\s*[•‣◦▪●■□➢➤✓∙]")
 _DASH = re.compile(r"\s*([-*+–—])\s+\S")
 _NUMBERED = re.compile(r"\s*([\[(]?)(\d{1,3}|[a-z](?=\)))([.)\]])\s+\S")
 LEADERS = re.compile(r"(?:[.…·․‥⋅_][ \t]?){4,}")  # dots that lead from an entry of a contents page to its page
-_LEADER = re.compile(r"[.…․‥⋅_]")
-_PAGE_NUMBER = re.compile(r"[ \t]*(?:\d{1,4}|[ivxl]{1,7}|[A-Z]-\d{1,3})[ \t]*$", re.MULTILINE)
-_ENTRY_END = re.compile(rf"[·…]{_PAGE_NUMBER.pattern}")
-_LAST_WORD = re.compile(r"([\w.]+)\.$")
+_ENTRY_END = re.compile(r"[·…][ \t]*(?:\d{1,4}|[ivxl]{1,7}|[A-Z]-\d{1,3})[ \t]*$")
 _LINE_ENDS_SENTENCE = re.compile(r"[.:;!?][\"')\]]*$")
 
 
@@ -97,20 +94,12 @@ def split_sentences(text: str) -> tuple[Sentence, ...]:
     if not text.isascii():
         for quote, straight in _PLAIN_QUOTES:  # str.translate takes thirty times as long
             plain = plain.replace(quote, straight)
-    if "...." in text or ". ." in text:
-        plain = LEADERS.sub(_marked, plain)
     return tuple(
         piece
         for block_start, block_end in paragraph_blocks(plain)
         for start, end in _block_sentences(plain, block_start, block_end)
         for piece in trimmed_pieces(text, start, end)
     )
-
-
-def _marked(leaders: re.Match[str]) -> str:
-    """Leaders as dots that end no sentence, where a page number follows."""
-    follows = _PAGE_NUMBER.match(leaders.string, leaders.end())
-    return _LEADER.sub("·", leaders[0]) if follows else leaders[0]
 
 
 def split_lines(text: str) -> tuple[Sentence, ...]:
@@ -216,11 +205,8 @@ def _rank(label: str) -> int:
 
 
 def _follows_sentence(lines: list[str], i: int) -> bool:
-    """Whether the line before ends a sentence or introduces a list, rather than breaking off at "Fig."."""
-    before = lines[i - 1].rstrip() if i else ""
-    last = _LAST_WORD.search(before[-40:])
-    abbreviated = last is not None and last[1].lower() in _ABBREVIATIONS
-    return _LINE_ENDS_SENTENCE.search(before[-10:]) is not None and not abbreviated
+    """Whether the line before ends a sentence or introduces a list."""
+    return i > 0 and _LINE_ENDS_SENTENCE.search(lines[i - 1].rstrip()[-10:]) is not None
 
 
 def _block_sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
