@@ -4,15 +4,7 @@ from itertools import product
 
 from kit.rows import check_rows
 
-from kohaku_ray.documents.text.raised import (
-    END,
-    LOWER,
-    RAISE,
-    plain_maths,
-    write_lowered,
-    write_raised,
-    write_scripts,
-)
+from kohaku_ray.documents.text.raised import plain_maths, write_lowered, write_raised
 
 # Most stand in vignettes of R, by the seeds of benchmarks/extraction.py.
 EXPONENTS = [
@@ -113,8 +105,3 @@ def test_a_long_text_takes_time_in_proportion():
     assert write_raised("(a" * 50_000, "2") == "^2"
     assert write_raised("data " * 50_000, "2") == "[2]"
     assert write_raised("a", "n - " * 50_000).endswith("n -")
-
-
-def test_a_raised_number_behind_the_index_of_a_letter_is_its_exponent():
-    assert write_scripts(f"x{LOWER}i{END}{RAISE}2{END}") == "xi^2"
-    assert write_scripts(f"CO{LOWER}2{END}{RAISE}3{END} and H{LOWER}2{END}{RAISE}1{END}") == "CO2 [3] and H2 [1]"

@@ -36,7 +36,6 @@ _POWER = re.compile(
 """A base and what is raised behind it, ``base^raised``, that is an exponent; all else is the mark of a note."""
 
 _EQUATION = re.compile(r"\s*[=+×·*^]")
-_SYMBOL = re.compile(r"(?<![^\W\d_])(?<![^\W\d_]\d)[^\W\d_]$")  # a letter by itself, but not in CO2e
 _REACH = 80  # how many characters before a run decide what it is
 _MAX_CHARS = 40  # longest run that may be an exponent or a mark
 
@@ -47,7 +46,7 @@ def write_raised(before: str, run: str, after: str = "") -> str:
     base = before[-_REACH:].rstrip()
     if len(raised) > _MAX_CHARS:
         return _set_apart(before, raised, after)
-    if not raised or not any(char.isalnum() or char in "*†‡§¶‖#+-" for char in raised) or base.endswith("^"):
+    if not raised or not any(char.isalnum() or char in "*†‡§¶‖#+-" for char in raised):
         return run
     if base[-1:].isdigit() and (_ORDINAL.fullmatch(raised) or raised in "o◦°º"):
         return raised if raised.isascii() and raised != "o" else "°"
@@ -84,16 +83,12 @@ def write_scripts(text: str) -> str:
         return text
     first, *rest = _SCRIPT.split(text)
     written = [_STRAY.sub("", first)]
-    before, of_symbol = written[0][-_REACH:], False
+    before = written[0][-_REACH:]
     for kind, run, between in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
         after = _STRAY.sub("", between)
-        if of_symbol and kind == RAISE and _SIMPLE.fullmatch(run.strip().translate(_SIGNS)):
-            script = f"^{run.strip().translate(_SIGNS)}"  # of x with an index: an exponent, no mark
-        else:
-            script = _WRITERS[kind](before, run, after[:_REACH]) if run.strip() else run
+        script = _WRITERS[kind](before, run, after[:_REACH]) if run.strip() else run
         if script.startswith("^"):  # 10 <sup>9</sup>
             written[-1] = written[-1].rstrip(" ")
-        of_symbol = kind == LOWER and not between and _SYMBOL.search(before) is not None and not before[-1].isupper()
         written += (script, after)
         before = f"{before}{script}{after}"[-_REACH:]
     return "".join(written)
