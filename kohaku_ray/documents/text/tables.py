@@ -152,8 +152,6 @@ def _name_columns(cells: Sequence[Sequence[str]], set_apart: bool) -> bool:
     # one empty name is common: over the column of row labels
     if not body or len(given) < max(2, len(names) - 1) or any(map(is_number, given)):
         return False
-    if any(len(row) != len(names) for row in body):
-        return False
     return set_apart or any(sum(is_number(row[i]) for row in body) * 2 >= len(body) for i in range(1, len(names)))
 
 
