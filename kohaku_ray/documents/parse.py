@@ -168,7 +168,7 @@ def parse_file(name: str, data: bytes, timeout_s: float | None = None, images: b
     def parse() -> Document:
         document = _guarded(name, read)
         if ending not in (".json", ".csv", ".tsv"):  # whose paragraphs are given
-            document = divide_long(document, divides_tables=ending != ".pdf")
+            document = divide_long(document)
         return _checked(name, document, images)
 
     return _in_time(parse, name, data, timeout_s)

@@ -205,7 +205,7 @@ MAX_PARAGRAPH_CHARS = 2000
 """Longest paragraph, in characters: the longest sentence, about the 512 tokens that common encoders read at once."""
 
 
-def divide_long(document: Document, divides_tables: bool = True) -> Document:
+def divide_long(document: Document) -> Document:
     """Divide longer paragraphs between sentences: before a line of its second half if there is one, else where it ends.
 
     Trees do not depend on the encoder that will read them, so the bound is in characters.
@@ -214,8 +214,7 @@ def divide_long(document: Document, divides_tables: bool = True) -> Document:
     for section in document.sections:
         paragraphs: list[Paragraph] = []
         for paragraph in section.paragraphs:
-            is_divided = len(paragraph.text) > MAX_PARAGRAPH_CHARS and (divides_tables or not paragraph.attachment)
-            paragraphs += _divided(paragraph) if is_divided else [paragraph]
+            paragraphs += _divided(paragraph) if len(paragraph.text) > MAX_PARAGRAPH_CHARS else [paragraph]
         sections.append(replace(section, paragraphs=tuple(paragraphs)))
     return replace(document, sections=tuple(sections))
 
