@@ -18,6 +18,7 @@ _LOOKALIKES = {
     **dict.fromkeys("×✕✖⨯∗", "x"),
     **dict.fromkeys("≈≃≅∼～∽", "~"),
     **dict.fromkeys("‘’ʼ′`´", "'"),
+    **dict.fromkeys("“”„«»″", '"'),
 }
 
 _ARTICLE = re.compile(r"^(?:(?:the|an)\s+(?=\S)|a\s+(?=[^\W\d]))|(?<=[\s-])the[\s-]+(?=\S)")
@@ -28,7 +29,8 @@ _JOINT = re.compile(r"(?<=\w)(?:\s*[-_]\s+|\s+|[-_]+)(?=\w)")
 def plain_characters(text: str) -> str:
     r"""Write what looks alike alike: NFKC, dashes, quotes and spaces, ``^`` before an exponent.
 
-    TeX is read (``\boxed{42}``, ``$42$``); Markdown's marks around the whole value are dropped.
+    Characters of no width are dropped. TeX is read (``\boxed{42}``, ``$42$``); Markdown's marks around the whole value
+    are dropped.
     """
     if len(text) <= LONGEST_VALUE and _TEX.search(text):
         text = read_tex(text).replace(RAISE, "^").replace(LOWER, "").replace(END, "")
@@ -55,6 +57,8 @@ def ref_key(doc_id: str) -> str:
 
 def _plain_character(char: str) -> str:
     """Write a vulgar fraction as ``1/2``, apart from a number before it; leave what NFKC reads well."""
+    if unicodedata.category(char) == "Cf":
+        return ""
     if unicodedata.decomposition(char).startswith("<fraction>"):
         return f" {unicodedata.normalize('NFKC', char).replace('⁄', '/')}"
     return _LOOKALIKES.get(char, char)

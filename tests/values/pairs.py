@@ -96,6 +96,8 @@ EQUAL: Rows = [
     ("quantulum3#45", None, "1990s", ["the 1990s"]),
     ("issue 55, number 10", "USD", "4600000", ["US$ 4.6M", "$4.6 million", "4.6M"]),
     ("languagetool#5333", "percent", "3.5", ["3,5 %"]),
+    ("skill-eval-harness#55", None, "lifecycle:viewmodel", ["lifecycle:\u200bviewmodel"]),
+    ("paperless-ngx#1893", None, '"Virgin Media Team"', ["“Virgin Media Team”"]),
     ("CodexBar#135, ledger#2545", None, "1234.56", ["1 234,56", "1.234,56", "1\u202f234,56"]),
     ("CodexBar#135, ledger#2545", "EUR", "1000.5", ["1.000,50", "1.000,50 EUR", "€1.000,5"]),
     ("CodexBar#135, ledger#2545", "kg", "[2500,3000.5]", ["2 500,0 to 3 000,5", "2.500,0 - 3.000,5 kg"]),
