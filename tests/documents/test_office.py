@@ -134,11 +134,16 @@ class TestWord:
             file.add_table(4, 3),
             [["Site", "PUE", ""], ["A", "2021", "1.12"], ["", "2022", "1.10"], ["B", "2021", "1.4"]],
         )
-        for cell in table.rows[0].cells:
-            cell.paragraphs[0].runs and setattr(cell.paragraphs[0].runs[0], "bold", True)
         table.cell(1, 0).merge(table.cell(2, 0))
         lines = ["Site: A; PUE: 2021; 1.12", "Site: A; PUE: 2022; 1.10", "Site: B; PUE: 2021; 1.4"]
         assert tree("x.docx", file) == {"x": ["\n".join(lines)]}
+
+    def test_a_first_row_in_bold_names_columns_of_words(self):
+        file = Word()
+        table = fill(file.add_table(3, 2), [["Site", "State"], ["Oslo", "on"], ["Rome", "off"]])
+        for cell in table.rows[0].cells:
+            cell.paragraphs[0].runs[0].bold = True
+        assert tree("x.docx", file) == {"x": ["Site: Oslo; State: on\nSite: Rome; State: off"]}
 
     def test_a_table_in_a_table_keeps_its_numbers(self):
         file = Word()
@@ -378,9 +383,13 @@ class TestExcel:
     def test_merged_cells_name_all_they_span(self):
         file, sheet = workbook(["Site", "Year", "PUE"], ["A", 2021, 1.12], [None, 2022, 1.1])
         sheet.merge_cells("A2:A3")
+        assert tree("x.xlsx", file)["Sheet"] == ["Site: A; Year: 2021; PUE: 1.12\nSite: A; Year: 2022; PUE: 1.1"]
+
+    def test_a_first_row_in_bold_names_columns_of_words(self):
+        file, sheet = workbook(["Site", "State"], ["Oslo", "on"], ["Rome", "off"])
         for cell in sheet[1]:
             cell.font = Font(bold=True)
-        assert tree("x.xlsx", file)["Sheet"] == ["Site: A; Year: 2021; PUE: 1.12\nSite: A; Year: 2022; PUE: 1.1"]
+        assert tree("x.xlsx", file)["Sheet"] == ["Site: Oslo; State: on\nSite: Rome; State: off"]
 
     def test_formulas_are_their_values_and_those_without_are_named(self):
         file, _ = workbook(["Item", "kWh"], ["a", 2], ["b", "=B2*3"])
