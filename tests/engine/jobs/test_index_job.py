@@ -36,6 +36,7 @@ from kohaku_ray.index.identity import KEY_BYTES, token_counter
 from kohaku_ray.index.nodes import KINDS
 from kohaku_ray.index.pending import ParsedParts
 from kohaku_ray.index.store import Index, all_files
+from kohaku_ray.pages import terminal
 from kohaku_ray.sample import path as sample_path
 
 
@@ -348,6 +349,15 @@ def test_an_index_of_other_settings_is_refused_with_both_values(sample_here, ove
         LocalIndex.open(load_config("demo", [f"index.path={sample_here}", override]))
 
 
+SAYING_EACH_BLOCK = """
+import sys
+from kohaku_ray.pages import terminal
+terminal.LINES_EVERY_S = (0.0, 0.0)  # on a fast machine the first line, after 2 s, would be the last
+from kohaku_ray.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 @pytest.mark.slow
 def test_an_interrupted_job_repeats_no_finished_block_and_a_large_document_is_spread_over_the_encoders(
     cluster, tmp_path, capsys, monkeypatch
@@ -358,7 +368,7 @@ def test_an_interrupted_job_repeats_no_finished_block_and_a_large_document_is_sp
     folder = write(tmp_path / "in", long__txt=" ".join(sentences))
     settings = {"documents.paths": f"[{folder}]", "documents.metadata": "null", "index.path": str(tmp_path / "index")}
     settings |= {"cluster.address": cluster}
-    command = [sys.executable, "-m", "kohaku_ray", "index", "demo", *flags(settings | {"index.encoders": "1"})]
+    command = [sys.executable, "-c", SAYING_EACH_BLOCK, "index", "demo", *flags(settings | {"index.encoders": "1"})]
     job = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     for line in job.stderr:
         if line.startswith("encode"):
@@ -370,6 +380,7 @@ def test_an_interrupted_job_repeats_no_finished_block_and_a_large_document_is_sp
     assert not (tmp_path / "index" / "manifest.json").exists()
     # On a busy machine one encoder would have done all before the other has loaded.
     monkeypatch.setattr(ray.data.DataContext.get_current(), "wait_for_min_actors_s", 300)
+    monkeypatch.setattr(terminal, "LINES_EVERY_S", (0.0, 0.0))
     capsys.readouterr()
     again = [f"{key}={value}" for key, value in (settings | {"index.encoders": "2"}).items()]
     summary = run_index(load_config("demo", again))

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import threading
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ import psutil
 import pytest
 from kit import tiny_llama, tiny_lora
 from kit.installed import needs
+from kit.model_server import ON_CPUS
 from kit.ray_processes import reached_from_elsewhere
 from kit.replies import reply_of
 from kit.tiny_job import SAMPLE_TEXTS, check_replays, request, table, whole_answers
@@ -49,7 +51,7 @@ def adapters(tiny, tmp_path_factory) -> dict[str, str]:
 def deployment(tiny, adapters) -> dict:
     engine = {"kind": "vllm", "model": tiny, "cpus": 1, "replicas": 2, "window_tokens": WINDOW}
     engine["engine_kwargs"] = {"num_gpu_blocks_override": CACHE_BLOCKS}
-    return {**engine, "adapters": adapters, "start_timeout_s": 600}
+    return {**engine, "adapters": adapters, "start_timeout_s": 600, "env": ON_CPUS}
 
 
 @pytest.fixture(scope="module")
@@ -257,10 +259,17 @@ def test_an_engine_that_is_killed_on_the_way_loses_nothing(config, run_answer, a
     killed = config("ensemble.members=4", "questions.limit=12", "roles.answer.max_tokens=200", name="killed")
     replica = replica_processes(application)[0]
     [engine] = [child for child in replica.children(recursive=True) if "EngineCore" in child.name()]
-    timer = threading.Timer(3.0, engine.kill)
-    timer.start()
+    idle_s, has_killed = sum(engine.cpu_times()[:2]), threading.Event()
+
+    def kill_at_work() -> None:
+        while sum(engine.cpu_times()[:2]) < idle_s + 0.3:
+            time.sleep(0.02)
+        engine.kill()
+        has_killed.set()
+
+    threading.Thread(target=kill_at_work, daemon=True).start()
     summary = run_answer(killed)
-    timer.join()
+    assert has_killed.is_set(), "it was killed after its last call"
     gone, _ = psutil.wait_procs([replica], 30)
     assert gone, "a replica without its engine ends itself"
     rows = table(killed, "answers")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from kit import tiny_idefics
 from kit.installed import needs
+from kit.model_server import ON_CPUS
 from kit.replies import reply_of
 from kit.tiny_job import SAMPLE_TEXTS
 from PIL import Image
@@ -33,7 +34,8 @@ def handle(cluster, tmp_path_factory) -> Iterator:
     from kohaku_ray.engine.serving.applications import serving
 
     model = tiny_idefics.build(tmp_path_factory.mktemp("eyes"), SAMPLE_TEXTS, window=2048)
-    eyes = VllmConfig(model=model, cpus=1, window_tokens=2048, vision=True, start_timeout_s=400, engine_kwargs=LIMIT)
+    engine = {"model": model, "cpus": 1, "window_tokens": 2048, "engine_kwargs": LIMIT, "env": ON_CPUS}
+    eyes = VllmConfig(**engine, vision=True, start_timeout_s=400)
     with serving({"eyes": eyes}) as names:
         yield serve.get_app_handle(names["eyes"].name)
 
