@@ -120,8 +120,15 @@ def _read_by_format(document_format: DocumentFormat, name: str, doc_id: str, dat
 
 
 def _with_images(name: str, data: bytes, timeout_s: float | None, source: ImageSource) -> Document:
-    """Parse one file and extract its images; where files beside it take too long, its text is kept without them."""
-    document = parse_file(name, data, timeout_s, images=True)
+    """Parse one file and extract its images; where these take too long or crash, its text is kept without them."""
+    try:
+        document = parse_file(name, data, timeout_s, images=True)
+    except UnfinishedError as error:
+        try:
+            document = parse_file(name, data, timeout_s)
+        except DataError:  # it has no text: nothing is left without its images
+            raise error from None
+        return replace(document, image_rejects=(("all images", f"not extracted: {error}"),))
     if suffix(name) == ".pdf" or suffix(name) not in _WITH_IMAGES:
         return with_mentions(document)
     is_placeholder = suffix(name) == ".json"

@@ -8,6 +8,8 @@ import pymupdf
 import pytest
 from figure_pdfs import as_bytes, picture, scan
 
+from kohaku_ray.documents import parse
+from kohaku_ray.documents.bounded import UnfinishedError
 from kohaku_ray.documents.figures import ImageSource, images_of
 from kohaku_ray.documents.parse import parse_documents, parse_file
 from kohaku_ray.errors import DataError
@@ -94,3 +96,16 @@ def test_neither_text_nor_image_is_no_document_with_images_on():
         data = file.tobytes()
     with pytest.raises(DataError, match=r"x\.pdf has 1 page but no text on any of them: it is a scan.* the result\.$"):
         parse_documents("x.pdf", data, images=ImageSource())
+
+
+def test_a_scan_whose_images_take_too_long_says_that_and_not_to_turn_images_on(monkeypatch):
+    whole = parse.parse_file
+
+    def slow(name, data, timeout_s=None, images=False):
+        if images:
+            raise UnfinishedError("not parsed after 1 s")
+        return whole(name, data, timeout_s)
+
+    monkeypatch.setattr(parse, "parse_file", slow)
+    with pytest.raises(DataError, match=r"^not parsed after 1 s$"):
+        parse_documents("x.pdf", scan(as_bytes(picture())), images=ImageSource())
