@@ -68,6 +68,8 @@ async def prepare_question(
     context: RunContext, index: IndexOperations, question: Question, member: int
 ) -> PreparedQuestion:
     """Prepare one question; an error that breaks the run, not this question alone, is raised."""
+    if not question.text.strip():
+        return PreparedQuestion(question, None, "the question is empty")
     config = context.config
     owner = SHARED if config.ensemble.scope == "answer" else member
     again = (question.question_id, owner) in context.again

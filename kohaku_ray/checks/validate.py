@@ -142,7 +142,9 @@ def validate(config: Config, *, deep: bool = False) -> Findings:
         findings.lines += [f"warning: {line}" for line in (*gold.warnings, *filter(None, [gold.lacking]))]
         findings.problems += gold.problems
     if questions is not None:
-        findings.lines.append(f"questions: {len(questions)} in {resolve(config.questions.path)}{scored_by}")
+        silent = [question.question_id for question in questions if not question.text]
+        without = f", {len(silent)} of them without a text ({first_of(silent)})" if silent else ""
+        findings.lines.append(f"questions: {len(questions)} in {resolve(config.questions.path)}{without}{scored_by}")
     findings.of(config.declaration.prompts, config.prompts)
     here = cluster_address(config.cluster) is None
     findings.of(check_images, config)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.records import Question, pluralize
+from kohaku_ray.records import Question
 from kohaku_ray.settings import FilePath, PositiveInt, Settings
 from kohaku_ray.values.read import is_blank
 
@@ -83,10 +83,10 @@ def questions_in(
         odd: Takes what is odd about the file, a line each; None: a job reads what was read and said before.
 
     Returns:
-        Questions in the file's order.
+        Questions in the file's order. An empty text is kept: it becomes a row with an error, not a lost row.
 
     Raises:
-        DataError: It lacks a column, an id is missing or repeated, or a question is empty or too long.
+        DataError: It lacks a column, an id is missing or repeated, or a question is too long.
     """
     from kohaku_ray.documents.data.rows import cell_of, check_ids
 
@@ -103,11 +103,6 @@ def questions_in(
     check_ids(name, table, [row.get(id_column, "") for row in rows], "questions", id_column)
     gold = frozenset(column.casefold() for column in columns.gold)
     questions = [_question(number, row, id_column, text_column, gold) for number, row in enumerate(rows[:limit])]
-    if empty := [question for question in questions if not question.text]:
-        first = f"first {empty[0].question_id!r}" + (f" at line {table.lines[empty[0].number]}" if table.lines else "")
-        raise DataError(
-            f"{name}: {pluralize(len(empty), 'question')} without a text, {first}: write one, or remove the row"
-        )
     for question in questions:
         if len(question.text) > MAX_QUESTION_CHARS:
             raise DataError(

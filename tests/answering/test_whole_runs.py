@@ -84,12 +84,13 @@ def test_a_model_that_refuses_the_length_is_asked_for_less(config_of):
     assert all(row["error"] is None or "context" in row["error"] for row in answers)
 
 
-def test_an_endless_question_is_a_row_too(config_of, tmp_path):
+def test_odd_questions_are_rows_too(config_of, tmp_path):
     questions = tmp_path / "questions.csv"
-    questions.write_text(f"id,question\nendless,{'How much energy? ' * 6250}\nnormal,What is PUE?\n")
+    questions.write_text(f"id,question\nempty,\nendless,{'How much energy? ' * 6250}\nnormal,What is PUE?\n")
     run = run_here(config_of(f"questions.path={questions}", "ensemble.members=2"))
     answers = {row["question_id"]: row for row in rows_of(run, "answers")}
-    assert list(answers) == ["endless", "normal"]
+    assert list(answers) == ["empty", "endless", "normal"]
+    assert answers["empty"]["error"] == "the question is empty"
     assert answers["normal"]["error"] is None
 
 
