@@ -15,7 +15,6 @@ import psutil
 import pytest
 from kit import tiny_llama, tiny_lora
 from kit.installed import needs
-from kit.model_server import ON_CPUS
 from kit.ray_processes import reached_from_elsewhere
 from kit.replies import reply_of
 from kit.tiny_job import SAMPLE_TEXTS, check_replays, request, table, whole_answers
@@ -51,7 +50,7 @@ def adapters(tiny, tmp_path_factory) -> dict[str, str]:
 def deployment(tiny, adapters) -> dict:
     engine = {"kind": "vllm", "model": tiny, "cpus": 1, "replicas": 2, "window_tokens": WINDOW}
     engine["engine_kwargs"] = {"num_gpu_blocks_override": CACHE_BLOCKS}
-    return {**engine, "adapters": adapters, "start_timeout_s": 600, "env": ON_CPUS}
+    return {**engine, "adapters": adapters, "start_timeout_s": 600}
 
 
 @pytest.fixture(scope="module")
