@@ -13,6 +13,8 @@ from kohaku_ray.errors import KohakuRayError, is_mistake
 from kohaku_ray.outcomes import BAD_CONFIG, FAILED, OK, Outcome, failure
 from kohaku_ray.pages.terminal import (
     ENDING,
+    INTERRUPTED,
+    Interrupted,
     is_interrupted,
     print_error,
     print_interrupted,
@@ -32,19 +34,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Default: the arguments of this process. A signal that ends the command then ends the process here, as an
             interpreter that shuts down crashes in Ray's threads where Ray is half started (attack5 A8).
     """
-    with print_whatever_reads(), signals_interrupt():
+    with print_whatever_reads():
         try:
-            code = _run_command([*(sys.argv[1:] if argv is None else argv)])
-        except BaseException as error:
-            # Libraries make another error of an interrupt; Ray, while it starts, ends the process by SystemExit.
-            is_exit = isinstance(error, SystemExit) and error.code == signal.SIGTERM
-            if not (is_interrupted() or is_exit or isinstance(error, KeyboardInterrupt)):
-                raise
+            with signals_interrupt():
+                try:
+                    return _run_command([*(sys.argv[1:] if argv is None else argv)])
+                except BaseException as error:
+                    # Libraries make another error of an interrupt; Ray, while it starts, ends us by SystemExit.
+                    is_exit = isinstance(error, SystemExit) and error.code == signal.SIGTERM
+                    if not (is_interrupted() or is_exit or isinstance(error, KeyboardInterrupt)):
+                        raise
+                    if argv is None:
+                        _end_interrupted()
+                    print_interrupted()
+        except Interrupted:  # while handlers were set or taken back
             if argv is None:
                 _end_interrupted()
-            print_interrupted()
-            code = FAILED
-    return code
+            print_error(INTERRUPTED)
+    return FAILED
 
 
 def _run_command(given: list[str]) -> int:

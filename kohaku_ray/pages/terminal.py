@@ -110,13 +110,17 @@ def signals_interrupt() -> Iterator[None]:
         raise Interrupted
 
     heard = [number for number in ENDING if signal.getsignal(number) not in (signal.SIG_IGN, None)]
-    before = {number: signal.signal(number, interrupt) for number in heard}
+    before = dict[int, Any]()
     try:
+        for number in heard:
+            before[number] = signal.signal(number, interrupt)
         with nullcontext() if _mode.signals is not None else _no_signal_lost():
             yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for changed, handler in before.items():
+            signal.signal(changed, handler)
+        if _mode.signals is None:
+            _mode.is_interrupted = False
 
 
 @contextmanager
@@ -139,10 +143,10 @@ def _no_signal_lost() -> Iterator[None]:
     pipe = os.pipe()
     for end in pipe:
         os.set_blocking(end, False)
-    _mode.signals = pipe[0]
-    before = signal.set_wakeup_fd(pipe[1], warn_on_full_buffer=False)
-    usual, sys.unraisablehook = sys.unraisablehook, hear
+    usual, before = sys.unraisablehook, signal.set_wakeup_fd(-1)
     try:
+        _mode.signals, sys.unraisablehook = pipe[0], hear
+        signal.set_wakeup_fd(pipe[1], warn_on_full_buffer=False)
         yield
     finally:
         sys.unraisablehook = usual

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import pytest
 from kit.rows import check_rows
 
+from kohaku_ray.cli import main
 from kohaku_ray.pages import terminal
 from kohaku_ray.pages.terminal import (
     INTERRUPTED,
@@ -326,6 +327,24 @@ def test_a_signal_that_comes_while_an_object_ends_is_raised_after_it(capsys):
         with pytest.raises(KeyboardInterrupt):
             time.sleep(5)
     assert capsys.readouterr().err == ""
+
+
+def test_a_signal_that_comes_while_its_handlers_are_set_is_one_line(capsys, monkeypatch, tmp_path):
+    """It ended a command in a traceback (a quick test of a start, once in some hundred)."""
+    set_fd = signal.set_wakeup_fd
+
+    def interrupted_first(*given, **named):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return set_fd(*given, **named)
+
+    handlers = [signal.getsignal(number) for number in terminal.ENDING]
+    with monkeypatch.context() as patched:
+        patched.setattr(signal, "set_wakeup_fd", interrupted_first)
+        assert main(["init", str(tmp_path / "mine.yaml")]) == 1
+    assert capsys.readouterr() == ("", f"{INTERRUPTED}\n")
+    assert [signal.getsignal(number) for number in terminal.ENDING] == handlers
+    assert not terminal.is_interrupted()
+    assert main(["init", str(tmp_path / "mine.yaml")]) == 0
 
 
 def test_no_line_of_progress_comes_after_what_says_the_end(capsys):
