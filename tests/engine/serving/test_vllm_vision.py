@@ -59,6 +59,7 @@ def ask(handle, *images: PromptImage, question: str = "What does the figure show
     return reply_of(send(handle, *images, question=question))
 
 
+@pytest.mark.usefixtures("cluster")  # binding starts a Ray where there is none, of as many CPUs as the machine has
 def test_the_limit_is_an_argument_of_the_bound_engine():
     from kohaku_ray.engine.serving.vllm import bind_vllm
 
