@@ -20,7 +20,7 @@ import psutil
 
 BARE = """
 import ray
-ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
 actors = [ray.remote(num_cpus=0)(type("Empty", (), {{"ready": lambda self: 0}})).remote() for _ in range({n})]
 ray.get([actor.ready.remote() for actor in actors])
 """

@@ -65,7 +65,7 @@ def cluster() -> str:
     """Run a task with a GPU by Ray."""
     import ray
 
-    ray.init(num_gpus=1, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_gpus=1, include_dashboard=False, log_to_driver=False)
 
     @ray.remote(num_gpus=1)
     def name_gpu() -> str:

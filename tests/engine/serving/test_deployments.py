@@ -392,7 +392,7 @@ import ray
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.models.vllm import VllmConfig
 
-ray.init(num_cpus=4, num_gpus=2, object_store_memory=10**8, include_dashboard=False, log_to_driver=False)
+ray.init("local", num_cpus=4, num_gpus=2, object_store_memory=10**8, include_dashboard=False, log_to_driver=False)
 with serving({{"big": VllmConfig(model={model!r}, window_tokens=1024, start_tries=1)}}, release=False):
     pass
 """
