@@ -6,10 +6,9 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import yaml
-
 from kohaku_ray.config.load import plain_values
 from kohaku_ray.config.schema import Config
+from kohaku_ray.config.yaml_text import write_yaml
 from kohaku_ray.settings import Settings, read_meanings
 
 WIDTH = 110
@@ -40,7 +39,7 @@ def _lines(values: Mapping[str, Any], parts: Mapping[str, Any], section: type[Se
             told = meanings.get(name, "")
             kind = _type(described[name]) if name in described else ""
             yield from _comment(f"{told} ({kind})" if told and kind else told, indent)
-            written = yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True, width=WIDTH)
+            written = write_yaml({name: value}, WIDTH)
             yield textwrap.indent(written.rstrip("\n"), " " * indent)
 
 

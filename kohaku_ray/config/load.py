@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from kohaku_ray.config.paths import PRESETS, directory_of, list_presets, preset_names, with_index_path
 from kohaku_ray.config.plain import Environment, KeyPath, label_of, leaves, misread, remember_directory, shown, value_at
 from kohaku_ray.config.plain import expand as expand
 from kohaku_ray.config.schema import Config
-from kohaku_ray.config.yaml_text import read_json, read_yaml
+from kohaku_ray.config.yaml_text import read_json, read_yaml, write_yaml
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
 from kohaku_ray.index.identity import model_directory
 from kohaku_ray.removed import removed_key
@@ -167,7 +166,7 @@ def system_of(values: Mapping[str, Any]) -> System:
 
 def as_yaml(config: Config) -> str:
     """Write the whole configuration, defaults included, as YAML; environment variables stay references."""
-    return yaml.safe_dump(plain_values(config), sort_keys=False, allow_unicode=True)
+    return write_yaml(plain_values(config))
 
 
 def plain_values(config: Config) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Read YAML and JSON as a person does: no key twice, no number in another base, no text that unfolds without end."""
+"""Read YAML and JSON as a person does: no key twice, no number in another base, no text that unfolds without end.
+
+And write YAML that is read as what it was.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,15 @@ class _Loader(yaml.SafeLoader):
 
 _WHOLE = r"[-+]?[0-9][0-9_]*$|0o[0-7]+$|0x[0-9a-fA-F]+$"
 _DECIMAL = r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?$|[-+]?\.(?:inf|Inf)$|\.(?:nan|NaN)$"
-_Loader.add_implicit_resolver(_INT, re.compile(_WHOLE), list("-+0123456789"))
-_Loader.add_implicit_resolver(_FLOAT, re.compile(_DECIMAL), list("-+0123456789."))
+
+
+class _Dumper(yaml.SafeDumper):
+    """PyYAML's dumper, which also quotes texts that are numbers to ``_Loader`` alone: ``1e5``."""
+
+
+for _each in (_Loader, _Dumper):
+    _each.add_implicit_resolver(_INT, re.compile(_WHOLE), list("-+0123456789"))
+    _each.add_implicit_resolver(_FLOAT, re.compile(_DECIMAL), list("-+0123456789."))
 
 
 _Loader.add_constructor(
@@ -64,6 +74,11 @@ def read_yaml(text: str | bytes) -> Any:
     except Exception as error:  # PyYAML may raise anything if a tag does not fit its text
         # its name of a text tells a reader nothing: the caller says which file it is
         raise ValueError(" ".join(str(error).replace('in "<unicode string>", line', "in line").split())) from None
+
+
+def write_yaml(values: Any, width: int = 80) -> str:
+    """Write plain values as YAML that `read_yaml` reads as these, in their order; ``width``: of its lines."""
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=width)
 
 
 def read_json(text: str) -> Any:
