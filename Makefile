@@ -96,7 +96,7 @@ kills: setup ## What is killed and damaged.
 	TIER=kills $(PYTEST) -m "chaos$(if $(filter long,$(CHAOS)),, and not long)" $(KILLED)
 
 properties: setup ## Properties with eight times the examples.
-	TIER=properties HYPOTHESIS_PROFILE=thorough $(PYTEST) $(BESIDE_RAY) -m "hypothesis and not ray and not vllm"
+	TIER=properties HYPOTHESIS_PROFILE=$(if $(filter ci,$(HYPOTHESIS_PROFILE)),ci-)thorough $(PYTEST) $(BESIDE_RAY) -m "hypothesis and not ray and not vllm"
 
 reproduce: setup ## Make the bundled runs of real models again, without a model, and print their table.
 	$(BIN)/kohaku-ray --quiet index reproduce

@@ -10,6 +10,8 @@ from hypothesis import settings
 settings.register_profile("dev", max_examples=25, deadline=None)
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, database=None, print_blob=True)
 settings.register_profile("thorough", max_examples=200, deadline=None)
+# CI says the same of the same code; `make properties` looks further, each time elsewhere.
+settings.register_profile("ci-thorough", settings.get_profile("ci"), max_examples=200)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
