@@ -119,8 +119,8 @@ def signals_interrupt() -> Iterator[None]:
     finally:
         for changed, handler in before.items():
             signal.signal(changed, handler)
-        if _mode.signals is None:
-            _mode.is_interrupted = False
+        if _mode.signals is None:  # the outermost block ends
+            _mode.is_interrupted = _mode.is_end_said = False
 
 
 @contextmanager
@@ -151,7 +151,7 @@ def _no_signal_lost() -> Iterator[None]:
     finally:
         sys.unraisablehook = usual
         signal.set_wakeup_fd(before)
-        _mode.signals, _mode.is_interrupted, _mode.is_end_said = None, False, False
+        _mode.signals = None
         for end in pipe:
             os.close(end)
 
