@@ -94,9 +94,6 @@ def as_lines(lines: Iterable[Mapping[str, Any]]) -> str:
     return text.encode("utf-8", "replace").decode()  # a model's reply may hold a lone surrogate
 
 
-VoteRow = Mapping[str, Any]
-
-
 def write_run(config: Config, directory: RunDirectory, blocks: Iterable[Tables]) -> None:
     """Write a run's tables and all other files of its answers from its blocks, of which one is held at a time.
 
